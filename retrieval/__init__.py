@@ -23,17 +23,10 @@ REPOSITORY = _PACKAGE.parent  # of a checkout
 # The versions whose packages make up the pydocs corpus; a wheel has the file inside.
 LOCK = next((path for path in (_PACKAGE / "requirements.lock",) if path.exists()), REPOSITORY / "requirements.lock")
 
-_MODULES = {
-    "Answer": "answering",
-    "DocumentIndex": "document_index",
-    "Hit": "document_index",
-    "FinishedRun": "finished_run",
-    "run": "finished_run",
-    "Model": "loaded_model",
-    "load": "loading",
-    "MtebEncoder": "mteb_models",
-    "MtebSearch": "mteb_models",
-}
+_MODULES = {"Answer": "answering", "Model": "loaded_model", "load": "loading"}
+_MODULES |= dict.fromkeys(("DocumentIndex", "Hit"), "document_index")
+_MODULES |= dict.fromkeys(("FinishedRun", "run"), "finished_run")
+_MODULES |= dict.fromkeys(("MtebEncoder", "MtebSearch"), "mteb_models")
 
 
 def __getattr__(name: str) -> Any:

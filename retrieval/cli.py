@@ -9,9 +9,8 @@ import contextlib
 import difflib
 import errno
 import functools
-import importlib.machinery
-import importlib.util
 import re
+import runpy
 import signal
 import sys
 import traceback
@@ -36,13 +35,14 @@ _SCRATCH = flags.DEFINE_string(
     "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
 )
 FOLDER = Path(configs.__path__[0])
-_FILE = "config_file"  # the module of the file that --config names
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
+_FLAG = re.compile(r"--?(?:no)?([a-z][\w.-]*)")
 _ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 _REMEDIES = dict.fromkeys(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
     "name a path that is there and may be read, and a --workdir that may be written to",
@@ -50,6 +50,7 @@ _REMEDIES = dict.fromkeys(
 
 # What `parse_flags` has made of --config and its fields.
 _config: ConfigDict | None = None
+_complete: Callable[[ConfigDict], None] | None = None  # of its file, for what depends on fields that the shell has set
 _set_fields: list[str] = []
 
 
@@ -69,13 +70,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
-    global _config, _set_fields
+    global _config, _complete, _set_fields
     words = _with_values(argv)
     overrides = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
     plain = [word for word in words if not _OVERRIDE.fullmatch(word)]
-    _refuse_twice(plain, _ONCE)
-    _refuse_twice(words, [f"config.{override[2]}" for override in overrides])
-    _config, _set_fields = None, [override[2] for override in overrides]
+    _refuse_twice(words)
+    _config, _complete, _set_fields = None, None, [override[2] for override in overrides]
     rest = _parse(plain, [word for word in words if word.startswith("-")])
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
@@ -84,17 +84,16 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if CONFIG.value is not None:
         _config = load_config(CONFIG.value)
     elif overrides:
-        _config = _kept(overrides[0][0])
-    if _config is not None and overrides:
-        for override in [each for each in overrides if each[2] == "plugins"]:
-            set_field(_config, override)
-        if "plugins" in _config:  # which the config of a study has not
+        _config = kept(artefacts.local(WORKDIR.value) if WORKDIR.value else None, overrides[0][0])
+    if _config is not None:
+        if overrides and "plugins" in _config:  # which the config of a study has not
+            _set_fields_of(_config, [each for each in overrides if each[2] == "plugins"])
             _add_plugins(_config)
-        for override in overrides:
-            set_field(_config, override)
-    if _config is not None and CONFIG.value is not None and _complete(_config, f"--config={CONFIG.value}"):
-        for override in overrides:  # which count more
-            set_field(_config, override)
+        _set_fields_of(_config, overrides)
+        if _complete:
+            with _errors_of_a_file(f"--config={CONFIG.value}"):
+                _complete(_config)
+            _set_fields_of(_config, overrides)  # which count more
     return rest
 
 
@@ -104,6 +103,7 @@ def load_config(value: str) -> ConfigDict:
     Raises:
       UserError: there is no such file, or it returns no config.
     """
+    global _complete
     name, colon, argument = expanded(value).partition(":")
     path, flag = Path(name), f"--config={value}"
     if not path.is_file():
@@ -111,28 +111,15 @@ def load_config(value: str) -> ConfigDict:
         meant = [names[each] for each in near(path.stem, names)]
         hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
         raise UserError(f"{flag}: no such file; {hint}known: {listed(described())}")
-    loader = importlib.machinery.SourceFileLoader(_FILE, name)
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec
-    sys.modules[loader.name] = module = importlib.util.module_from_spec(spec)
     with _errors_of_a_file(flag):
-        loader.exec_module(module)
-        if not hasattr(module, "get_config"):
+        names_of = runpy.run_path(name, run_name="config_file")
+        if "get_config" not in names_of:
             raise UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
-        made = module.get_config(*[argument] * bool(colon))
+        made, _complete = names_of["get_config"](*[argument] * bool(colon)), names_of.get("complete")
     if not isinstance(made, ConfigDict) or not made:
         raise UserError(f"{flag}: get_config() returned {made!r:.50}; return a ConfigDict with all fields")
     made.lock()
     return made
-
-
-def _complete(config: ConfigDict, flag: str) -> bool:
-    """Calls the function `complete` of a config's file, for what depends on fields that the shell has set."""
-    complete = getattr(sys.modules[_FILE], "complete", None)
-    if complete is not None:
-        with _errors_of_a_file(flag):
-            complete(config)
-    return complete is not None
 
 
 @contextlib.contextmanager
@@ -145,31 +132,30 @@ def _errors_of_a_file(flag: str) -> Iterator[None]:
         raise UserError(f"{flag}: {_where(error)}; mend that file, or take another") from error
 
 
-def set_field(config: ConfigDict, override: re.Match[str]) -> None:
-    """Sets a field as a match of `_OVERRIDE` says.
+def _set_fields_of(config: ConfigDict, overrides: Sequence[re.Match[str]]) -> None:
+    for override in overrides:
+        _set_field(config, override)
 
-    Raises:
-      UserError: there is no such field, or the value is of another type.
-    """
-    typed, (negated, path, text) = override[0], override.groups()
-    group: Any = config
-    *parents, name = path.split(".")
-    for each in (*parents, name):
-        if not isinstance(group, ConfigDict) or each not in group:
+
+def _set_field(config: ConfigDict, override: re.Match[str]) -> None:
+    """Sets a field as a match of `_OVERRIDE` says."""
+    negated, path, text = override.groups()
+    parent = value = config
+    for name in path.split("."):
+        if not isinstance(value, ConfigDict) or name not in value:
             raise _unknown_field(config, path)
-        parent, group = group, group[each]
-    value = group
+        parent, value = value, value[name]
     if isinstance(value, ConfigDict):
-        raise UserError(f"config.{path} is a group of fields; set one of {_listed(path, value)}")
+        fields_of = listed(f"config.{path}.{name}" for name in value)
+        raise UserError(f"config.{path} is a group of fields; set one of {fields_of}")
     if text is None:
         if not isinstance(value, bool):
-            raise UserError(f"{typed} has no value: write --config.{path}=VALUE")
+            raise UserError(f"{override[0]} has no value: write --config.{path}=VALUE")
         text = str(not negated)
     try:
-        parent[name] = _value(text, value)
+        parent[path.rpartition(".")[2]] = _value(text, value)
     except (ValueError, TypeError, KeyError, SyntaxError) as error:
-        kinds = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-        needed = kinds.get(type(value), "a tuple")
+        needed = _KINDS.get(type(value), "a tuple")
         raise UserError(f"--config.{path}={text}: {needed} is needed, such as {value!r}") from error
 
 
@@ -191,15 +177,13 @@ def _add_plugins(config: ConfigDict) -> None:
             config.update(ConfigDict(fields.nested(added)))
 
 
-def _kept(override: str) -> ConfigDict:
-    """The config that the work directory keeps."""
+def kept(folder: Path | None, word: str) -> ConfigDict:
+    """The config that a work directory keeps, which a word of the command needs."""
     from retrieval.pipeline import preflight  # takes a second
 
-    folder = artefacts.local(WORKDIR.value) if WORKDIR.value else None
     if not folder or not (folder / artefacts.CONFIG).exists():
         raise UserError(
-            f"{override}: --config is missing, the experiment whose field is to be set, such as "
-            "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
+            f"{word}: --config is missing, such as --config=configs/ict_bfs_wlp.py:local, or a --workdir that has one"
         )
     return preflight.read_config(folder)
 
@@ -234,8 +218,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     """
     if len(argv) > 1:
         raise UserError(
-            f"unexpected argument '{argv[1]}'; stages come before all flags, as in `retrieval search --workdir=X`, and "
-            "every setting is a flag such as --config.train.steps=100"
+            f"unexpected argument '{argv[1]}'; stages come first, as in `retrieval search --workdir=X`, then --flags"
         )
 
 
@@ -259,7 +242,10 @@ def run(
     """
 
     def parse(argv: list[str]) -> list[str]:
-        rest = parse_flags(argv) if has_flags else _as_they_are(argv)
+        if not has_flags:
+            flags.FLAGS.mark_as_parsed()
+            return argv
+        rest = parse_flags(argv)
         if computes:  # after an error in the flags
             devices.restart_with_large_pages()
         return rest
@@ -276,7 +262,7 @@ def run(
     except SystemExit as end:
         ending.leave(int(end.code or 0))
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or signals.received():  # what else goes wrong then is no news
+        if isinstance(error, KeyboardInterrupt) or signals.received:  # what else goes wrong then is no news
             _stop(error)
         if isinstance(error, UserError):
             _fail(str(error))
@@ -289,18 +275,13 @@ def run(
         ending.leave_after(error)
 
 
-def _as_they_are(argv: list[str]) -> list[str]:
-    flags.FLAGS.mark_as_parsed()
-    return argv
-
-
 def _stop(error: BaseException) -> NoReturn:
     """Ends the process after a signal, with what is said about it."""
     is_notice = isinstance(error, signals.PreemptedError)
     why = str(error) if is_notice else signals.INTERRUPTED
     with contextlib.suppress(OSError):  # of a terminal that is gone
         print(terminal.printable(why), file=sys.stderr, flush=True)
-    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received() or signal.SIGINT], why)
+    ending.leave(signals.EXIT_CODE if is_notice else signals.STATUS[signals.received or signal.SIGINT], why)
 
 
 def _fail(message: str) -> NoReturn:
@@ -328,17 +309,15 @@ def _with_values(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def _refuse_twice(argv: Sequence[str], names: Sequence[str]) -> None:
+def _refuse_twice(argv: Sequence[str]) -> None:
     """The flag library would take the last of two and say nothing."""
-    for name in names:
-        flag = re.compile(rf"--?(no)?{re.escape(name)}(=.*)?", re.DOTALL)
-        places = [place for place, word in enumerate(argv) if flag.fullmatch(word)]
-        if len(places) > 1:
-            first, last = (
-                argv[place] if "=" in argv[place] else " ".join(argv[place : place + 2])
-                for place in (places[0], places[-1])
-            )
-            raise UserError(f"--{name} is there twice, {first} and {last}: leave one out")
+    firsts: dict[str, str] = {}
+    for flag in filter(None, map(_FLAG.match, argv)):
+        name, word = flag[1], flag.string
+        if name in firsts:
+            raise UserError(f"--{name} is there twice, {firsts[name]} and {word}: leave one out")
+        if name in _ONCE or name.startswith("config."):
+            firsts[name] = word
 
 
 def _parse(argv: Sequence[str], flag_words: Sequence[str]) -> list[str]:
@@ -378,10 +357,6 @@ def _unknown_field(config: ConfigDict, path: str) -> UserError:
     meant = sorted({*alike, *near(path, known)}, key=lambda each: -likeness(each).ratio())[:3]
     hint = f"did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else "see --help"
     return UserError(f"unknown field 'config.{path}': {hint}")
-
-
-def _listed(path: str, group: ConfigDict) -> str:
-    return listed(f"config.{path}.{name}" for name in group)
 
 
 def _where(error: Exception) -> str:

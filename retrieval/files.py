@@ -167,10 +167,7 @@ def refuse_special(path: str | Path) -> None:
     """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UserError(
-            f"{path}: a pipe, a device or a socket, and files are read more than once: write it to a file, and name "
-            "that"
-        )
+        raise UserError(f"{path}: a pipe, a device or a socket cannot be read twice: write it to a file, and name that")
 
 
 def read_json(path: Path) -> Any:

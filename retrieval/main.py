@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from retrieval import LOCK, __version__, cli
 from retrieval.errors import UserError
-from retrieval.runtime import artefacts, following, hosts, signals
+from retrieval.runtime import artefacts, hosts, signals
 from retrieval.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = cli.WORKDIR.value
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
-    signals.set_grace(_GRACE.value)
+    signals.grace = _GRACE.value
     if _MULTIHOST.value:
         hosts.connect()
     if not is_url(workdir):
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         copy = artefacts.copy_of(workdir)
         _run(workdir, copy.folder, copy)
         return
-    with artefacts.opened(workdir) as copy, following.logged(copy):
+    with artefacts.opened(workdir) as copy, artefacts.logged(copy):
         _run(workdir, copy.folder, copy)
 
 
@@ -63,7 +63,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment
 
-    config = cli.config() or _config_of(folder, workdir)
+    config = cli.config() or cli.kept(folder, f"--workdir={workdir}")
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
@@ -94,9 +94,9 @@ def _stages(config: ConfigDict) -> Sequence[str]:
     names = _STAGE.value or listed
     options = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
     if options and "search" not in names:
+        stages = ", ".join(names)
         raise UserError(
-            f"--{options[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
-            f"--stage=search, or leave --{options[0]} out"
+            f"--{options[0]} is of --stage=search, and the stages here are {stages}: add that, or leave it out"
         )
     return names
 
@@ -106,17 +106,6 @@ def _only_read(names: Sequence[str]) -> bool:
     from retrieval.pipeline.stage import STAGES
 
     return all(name in STAGES and STAGES[name].reads_only for name in names)
-
-
-def _config_of(folder: Path, workdir: str) -> ConfigDict:
-    if not (folder / "config.json").exists():
-        raise UserError(
-            "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
-            f"(it can be left out only for a work directory that has a config.json; {workdir} has none)"
-        )
-    from retrieval.pipeline.preflight import read_config
-
-    return read_config(folder)
 
 
 def manual(word: str = "") -> str:

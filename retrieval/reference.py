@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -124,7 +124,12 @@ def experiments_page() -> str:
 
 def formats_page() -> str:
     """Every format of a data file."""
-    head = ("format", "setting", "example")
+    head, sorted_labelled = ("format", "setting", "example"), (form for _, form in sorted(LABELLED.items()))
+    sections = {"Evaluation sets": all_sets(), "Open-domain questions": QUESTIONS.values()}
+    parts: list[str] = []
+    for title, forms in (sections | {"Labelled examples": sorted_labelled}).items():
+        rows = ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in forms)
+        parts += [f"\n## {title}\n", _table(head, rows)]
     return _page(
         "Data formats",
         "Every file may be plain or gzipped, and is UTF-8. The sign ⇥ stands for a tab, ⏎ for the end of a line.",
@@ -135,12 +140,7 @@ def formats_page() -> str:
             ("format", "names end in", "example"),
             ((form.what, " ".join(form.suffixes), f"`{form.example}`") for form in DOCUMENTS.values()),
         ),
-        "\n## Evaluation sets\n",
-        _table(head, _formats(all_sets())),
-        "\n## Open-domain questions\n",
-        _table(head, _formats(QUESTIONS.values())),
-        "\n## Labelled examples\n",
-        _table(head, _formats(form for _, form in sorted(LABELLED.items()))),
+        *parts,
     )
 
 
@@ -196,14 +196,8 @@ def commands_page() -> str:
     )
 
 
-PAGES: Mapping[str, Callable[[], str]] = {
-    "commands.md": commands_page,
-    "fields.md": fields_page,
-    "stages.md": stages_page,
-    "experiments.md": experiments_page,
-    "formats.md": formats_page,
-    "losses.md": losses_page,
-}
+_PAGES = (commands_page, fields_page, stages_page, experiments_page, formats_page, losses_page)
+PAGES: Mapping[str, Callable[[], str]] = {f"{page.__name__.removesuffix('_page')}.md": page for page in _PAGES}
 
 
 def _fenced(block: re.Match[str]) -> str:
@@ -214,10 +208,6 @@ def _fenced(block: re.Match[str]) -> str:
 def _page(title: str, introduction: str, *parts: str) -> str:
     made = "`python -m retrieval.reference` makes this page from the code."
     return "\n".join([f"# {title}\n", f"{introduction} {made}\n", *parts, ""])
-
-
-def _formats(formats: Iterable) -> Iterator[tuple[str, str, str]]:
-    return ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in formats)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -98,15 +99,11 @@ def _start(entry: Entry, compiled: str) -> subprocess.Popen:
       compiled: a folder for compiled functions: runs of one study compile the same ones.
     """
     command = [sys.executable, "-m", "retrieval.studies.one_run", f"--workdir={entry.run.folder}"]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled}
     with open(entry.run.folder / _LOG, "w", encoding="utf-8") as log:
         # Its standard input is closed when this process is gone, however it ends.
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled},
-        )
+        streams: Any = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, env=environment, **streams)
 
 
 def _finish(process: subprocess.Popen) -> int:

@@ -44,7 +44,7 @@ def test_programs_of_the_works_are_planned(packed, tmp_path, monkeypatch):
     found = outcomes.read(tmp_path / "plans_cpu.json")
     assert found["failures"] == {} and {run["status"] for run in found["runs"].values()} == {"done"}
     assert {name.partition(":")[0] for name in found["runs"]} == {
-        *("search", "served", "encoding", "curves", "devices", "step"),
+        *("search", "served", "encoding", "curves", "devices", "step")
     }
     assert all(run["peak, GiB"] > 0 for run in found["runs"].values())
     assert found["runs"]["devices: 8 share rows and parameters"]["devices"] == 8

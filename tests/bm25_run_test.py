@@ -62,12 +62,8 @@ def test_both_settings_of_the_field_are_in_one_table(tmp_path, folder):
 def test_accents_are_folded_as_the_vocabulary_folds_them(tmp_path, folder):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "cafe"]))
     keeping, folding = str(REPOSITORY / "tests" / "golden" / "byte_pairs"), str(tmp_path / "vocab.txt")
-    for vocab, accents, folded in (
-        (folding, "vocabulary", True),
-        (keeping, "vocabulary", False),
-        (folding, "keep", False),
-    ):
-        run = make_run(tmp_path / "run", folder, **{"vocab": vocab, "index.bm25_accents": accents})
+    for vocab, folded in ((folding, True), (keeping, False)):
+        run = make_run(tmp_path / "run", folder, vocab=vocab)
         execute(run)
         assert ("accents folded" in description(run)) == folded
-        assert found(run)["bm25"] == (1 if folded else 0), (vocab, accents)
+        assert found(run)["bm25"] == (1 if folded else 0), vocab

@@ -10,7 +10,7 @@ from support import tiny
 
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.runtime import artefacts, devices, following, signals
+from retrieval.runtime import artefacts, devices, signals
 from retrieval.serving import server
 
 pytest_plugins = ["support.machines_of_a_store"]
@@ -37,13 +37,10 @@ def test_a_server_ends_its_answers_before_the_machine_does(monkeypatch):
         return Stopped()
 
     monkeypatch.setattr(server, "_Server", made)
-    try:
-        for seconds in (signals.GRACE, 12):
-            signals.set_grace(seconds)
-            with server.listen("127.0.0.1", 0) as listening:
-                server.run(None, listening, lambda why: None)
-    finally:
-        signals.set_grace(signals.GRACE)
+    for seconds in (signals.GRACE, 12):
+        monkeypatch.setattr(signals, "grace", seconds)
+        with server.listen("127.0.0.1", 0) as listening:
+            server.run(None, listening, lambda why: None)
     assert waits == [20, 7]
 
 
@@ -69,7 +66,7 @@ def test_compiled_programs_are_kept_where_no_variable_says_where(tmp_path, monke
 
 
 def test_the_log_of_each_start_is_on_the_store(bucket, machine):
-    with pytest.raises(UserError), artefacts.opened("s3://bucket/run") as copy, following.logged(copy):
+    with pytest.raises(UserError), artefacts.opened("s3://bucket/run") as copy, artefacts.logged(copy):
         logging.getLogger("retrieval").warning("a page was dropped")
         raise UserError("the corpus has no page")
     with artefacts.opened("s3://bucket/run"):  # a folder with logs alone is a new one

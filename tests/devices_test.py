@@ -1,6 +1,7 @@
 """Platforms that do not repeat their bits or cannot be started, programs that are kept, and large pages of memory."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -13,17 +14,17 @@ from retrieval.runtime import devices
 
 
 @pytest.mark.parametrize(
-    ("platform", "flags", "told"),
+    ("kind", "flags", "told"),
     [
         ("cpu", "", False),
         ("gpu", "--xla_gpu_enable_triton_gemm=false --xla_gpu_deterministic_ops=false", True),
         ("gpu", "--xla_gpu_enable_triton_gemm=false --xla_gpu_deterministic_ops=true", False),
     ],
 )
-def test_the_log_says_that_a_gpu_does_not_repeat_its_bits(platform, flags, told, monkeypatch, caplog):
+def test_the_log_says_that_a_gpu_does_not_repeat_its_bits(kind, flags, told, monkeypatch, caplog):
     monkeypatch.setenv("XLA_FLAGS", flags)
     with caplog.at_level("INFO"):
-        devices.tell_of_bits(platform)
+        devices.tell_of_bits(kind)
     assert ("with XLA_FLAGS=--xla_gpu_deterministic_ops=true it ends equal to the bit" in caplog.text) == told
 
 
@@ -72,7 +73,7 @@ devices.restart_with_large_pages()
 print("goes on", os.getpid(), input(), flush=True)
 """
 
-glibc = pytest.mark.skipif(not devices._is_glibc(), reason="the C library is not glibc")
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 
 def ran(*words, **environment):

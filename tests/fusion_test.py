@@ -79,11 +79,11 @@ def interleaved(lists, k):
     return list(dict.fromkeys(merged))[:k]
 
 
-def by_reciprocal_ranks(lists, k, constant):
+def by_reciprocal_ranks(lists, k):
     totals = {}
     for ranked in lists:
         for rank, row in enumerate(ranked, 1):
-            totals[row] = totals.get(row, 0) + 1 / (constant + rank)
+            totals[row] = totals.get(row, 0) + 1 / (60 + rank)
     return sorted(totals, key=lambda row: (-np.float32(totals[row]), row))[:k]
 
 
@@ -128,9 +128,7 @@ def test_fusions_of_three_runs_equal_loops_over_lists(k, monkeypatch):
     runs = [*random_runs(1), random_runs(2)[0]]
     lists = list(zip(*(results(rows) for _, rows in runs)))
     assert results(interleave(runs, k)[1]) == [interleaved(ranked, k) for ranked in lists]
-    for constant in (60, 0):
-        expected = [by_reciprocal_ranks(ranked, k, constant) for ranked in lists]
-        assert results(reciprocal_rank(runs, k, constant)[1]) == expected
+    assert results(reciprocal_rank(runs, k)[1]) == [by_reciprocal_ranks(ranked, k) for ranked in lists]
     for scores, rows in (interleave(runs, k), reciprocal_rank(runs, k)):
         assert rows.shape == (40, k) and (np.isneginf(scores) == (rows < 0)).all()
         assert not (scores[:, 1:] > scores[:, :-1]).any()
@@ -141,8 +139,6 @@ def test_bad_arguments_of_fusions():
     for fuse in (interleave, reciprocal_rank):
         with pytest.raises(UserError, match="at least two are needed"):
             fuse([a], 3)
-    with pytest.raises(UserError, match="the constant is -1"):
-        reciprocal_rank([a, a], 3, -1)
     for weights in ([1], [1, -1], [1, np.nan], [0, 0], [1, np.inf]):
         with pytest.raises(UserError, match="give each a number of 0 or more"):
             weighted_sum([a, a], weights, 3)

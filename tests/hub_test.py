@@ -120,7 +120,7 @@ def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
         RERANKERS.check(make_run(tmp_path, ""), "me/bert", "config.rerank.model")
     with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json .* is written hf:t5-base$"):
         check_published(Path("t5-base"))
-    with pytest.raises(UserError, match=r"me/bert: neither the work directory.* is written hf:me/bert$"):
+    with pytest.raises(UserError, match=r"me/bert: neither a work directory.* is written hf:me/bert$"):
         retrieval.load("me/bert")
     for value in (str(tmp_path), f"{tmp_path}/none", "lists/vocab.txt", "runs/a/b", "", "../model"):
         assert hub_hint(value) == ""

@@ -35,10 +35,7 @@ def slurm(work: Workplace) -> Workplace:
 
 
 DAY = [*PLACE, "--data=launch", "--out=results"]
-ACTIONS = [
-    ("tpu_vm.sh", ["up", *UP]),
-    ("slurm.sh", ["run", *SLURM, "--", *SHARED]),
-]
+ACTIONS = [("tpu_vm.sh", ["up", *UP]), ("slurm.sh", ["run", *SLURM, "--", *SHARED])]
 
 
 @pytest.mark.parametrize("script, arguments", ACTIONS)
@@ -274,11 +271,7 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
 
 @pytest.mark.parametrize(
     "code, state, requeued",
-    [
-        (75, {"out": "RUNNING"}, True),
-        (2, {"out": "RUNNING"}, False),
-        (75, {"out": "CANCELLED"}, False),
-    ],
+    [(75, {"out": "RUNNING"}, True), (2, {"out": "RUNNING"}, False), (75, {"out": "CANCELLED"}, False)],
 )
 def test_only_the_restart_code_queues_a_job_again(slurm, code, state, requeued):
     """And only that of a job which nobody has cancelled, as far as can be known."""

@@ -112,7 +112,7 @@ def test_what_is_not_a_work_directory_is_left_alone(bucket, machine, monkeypatch
 
 def test_addresses_that_cannot_be_are_refused(bucket):
     """With a character that stands for others, objects of other runs would count as this one's."""
-    with pytest.raises(UserError, match=rf"{re.escape(URL)}\*1: '\*' stands for other"):
+    with pytest.raises(UserError, match=rf"{re.escape(URL)}\*1: '\*' is a wildcard"):
         Store(f"{URL}*1")
     with pytest.raises(UserError, match="scheme of az://bucket/run"):
         Store("az://bucket/run")
@@ -121,5 +121,5 @@ def test_addresses_that_cannot_be_are_refused(bucket):
 def test_a_store_that_cannot_be_listed_is_named(bucket):
     bucket.fails = lambda *_: PermissionError("no permission to list\nstack\ntrace")
     with pytest.raises(UserError) as error:
-        Store(URL).names()
-    assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); see that the bucket")
+        Store(URL).sums()
+    assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); give us access")

@@ -78,7 +78,7 @@ FLAGS = mistakes(
 --config=configs/ict.py --workdir={run} --batch_size=64
   did you mean | --config.train.batch_size
 --config=configs/ict.py --workdir={run} train
-  unexpected argument 'train' | stages come before all flags | --config.train.steps=100
+  unexpected argument 'train' | stages come first
 --config=configs/ict.py --workdir={run} --multihost=perhaps
   --multihost=perhaps | True or False
 --config=configs/ict_bsf_wlp.py --workdir={run}
@@ -88,7 +88,7 @@ FLAGS = mistakes(
 --config={raises.py} --workdir={run}
   {raises.py}, line 2 | NameError | mend that file
 --config={half.py} --workdir={run}
-  config.corpus=caf\udce9: this is not UTF-8, or has half of a surrogate pair | rename a file of that name
+  config.corpus=caf\udce9: this is not UTF-8, or has half of a surrogate pair | rename it
 --config={typo.py} --workdir={run}
   'config.train.batchsize' | did you mean config.train.batch_size
 --workdir={oldest}
@@ -118,8 +118,6 @@ FIELDS = mistakes(
   hidden_size=100 | num_heads=8 | 96 or 104
 --config.train.batch_size=4
   config.train.batch_size=4 | number of devices, 8 | take 8
---config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
-  config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
   config.data.rates | known: bfs, | config.data.rates.ict=1
 --config.loop.validate_every=10

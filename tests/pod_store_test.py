@@ -6,7 +6,6 @@
 import os
 import shutil
 import signal
-import threading
 
 import jax
 import numpy as np
@@ -29,53 +28,33 @@ pytest_plugins = ["support.machines_of_a_store"]
 PROGRAM = "support.on_toy_store"
 
 
-class Threads:
-    """Hosts of one process, each a thread that knows its number."""
+class Hosts:
+    """Hosts of one process, of which one is at work at a time."""
 
-    def __init__(self, count, monkeypatch):
-        self._count, self._barrier = count, threading.Barrier(count)
-        self._here, self._values = threading.local(), [None] * count
-        monkeypatch.setattr(hosts, "is_first", lambda: self.number() == 0)
-        for name in ("number", "to_first", "tell_all"):
+    def __init__(self, monkeypatch):
+        self._host, self._sent, self._said = 0, [], None
+        monkeypatch.setattr(hosts, "is_first", lambda: self._host == 0)
+        for name in ("to_first", "tell_all"):
             monkeypatch.setattr(hosts, name, getattr(self, name))
 
-    def number(self):
-        return self._here.number
-
     def to_first(self, value):
-        self._values[self.number()] = value
-        self._barrier.wait()
-        values = list(self._values) if self.number() == 0 else []
-        self._barrier.wait()
+        self._sent.append(value)
+        if self._host:
+            return []
+        values, self._sent = [self._sent.pop(), *self._sent], []
         return values
 
     def tell_all(self, function):
-        self._barrier.wait()
-        if self.number() == 0:
-            self._values[0] = function()
-        self._barrier.wait()
-        value = self._values[0]
-        self._barrier.wait()
-        return value
+        self._said = self._said if self._host else function()
+        return self._said
 
-    def run(self, function):
-        """What the function returned or raised, of each number."""
-        ends = [None] * self._count
+    def gather(self, exchanges):
+        for self._host in (1, 2, 0):
+            exchanges[self._host].gather()
 
-        def call(number):
-            self._here.number = number
-            try:
-                ends[number] = function(number)
-            except (UserError, threading.BrokenBarrierError) as error:
-                self._barrier.abort()
-                ends[number] = error
-
-        threads = [threading.Thread(target=call, args=[number]) for number in range(self._count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return ends
+    def spread(self, exchanges):
+        for self._host in (0, 1, 2):
+            exchanges[self._host].spread()
 
 
 @pytest.fixture
@@ -96,22 +75,17 @@ def read(copy):
 
 
 def test_hosts_with_disks_of_their_own_exchange_what_they_write(bucket, copies, monkeypatch):
-    threads = Threads(3, monkeypatch)
+    of, exchanges = Hosts(monkeypatch), [Exchange(copy, ["made"]) for copy in copies]
     for number, copy in enumerate(copies):
         write(copy, **{f"part-{number}": f"of {number}", "same": f"by {number}", ".tmp-1": "not yet"})
-
-    def work(number):
-        shared = Exchange(copies[number], ["made"])
-        shared.gather()
-        if number == 0:
-            assert read(copies[0]).keys() == {".tmp-1", "part-0", "part-1", "part-2", "same"}
-            (copies[0].folder / "made" / "part-1").unlink()
-            write(copies[0], joined="all")
-        shared.spread()
-        write(copies[number], **{f"later-{number}": "more"})
-        shared.gather()
-
-    assert threads.run(work) == [None] * 3
+    of.gather(exchanges)
+    assert read(copies[0]).keys() == {".tmp-1", "part-0", "part-1", "part-2", "same"}
+    (copies[0].folder / "made" / "part-1").unlink()
+    write(copies[0], joined="all")
+    of.spread(exchanges)
+    for number, copy in enumerate(copies):
+        write(copy, **{f"later-{number}": "more"})
+    of.gather(exchanges)
     both = {"part-0": "of 0", "part-2": "of 2", "same": "by 0", "joined": "all", ".tmp-1": "not yet"}
     assert read(copies[0]) == both | {f"later-{number}": "more" for number in range(3)}
     assert read(copies[2]) == both | {"later-2": "more"}
@@ -121,11 +95,10 @@ def test_hosts_with_disks_of_their_own_exchange_what_they_write(bucket, copies, 
 
 
 def test_a_file_that_changes_on_its_way_between_hosts_is_an_error(bucket, copies, monkeypatch):
-    threads = Threads(3, monkeypatch)
     write(copies[2], part="of 2")
     bucket.fails = lambda kind, name: bucket.path(name).write_text("another") and None if kind == "read" else None
-    ends = threads.run(lambda number: Exchange(copies[number], ["made"]).gather())
-    assert str(ends[0]).startswith(f"{URL}/made/part: not what another host wrote; see that nobody else")
+    with pytest.raises(UserError, match=f"^{URL}/made/part: not what another host wrote"):
+        Hosts(monkeypatch).gather([Exchange(copy, ["made"]) for copy in copies])
 
 
 def train_on(inputs, scratch, workdir=URL, **options):
@@ -193,12 +166,6 @@ def test_every_host_writes_and_reads_its_part_of_a_checkpoint(bucket, monkeypatc
     assert {name.partition("/")[2] for name in names if name.startswith("3/")} == sealed | late
     assert {name.partition("/")[0] for name in names} == {"2", "3"}
     assert {"data/0.json", "data/1.json"} <= sealed and any("ocdbt.process_1/" in name for name in sealed)
-
-
-@pytest.mark.long
-def test_a_pod_on_a_store_writes_what_one_in_a_folder_does(inputs, whole, bucket, tmp_path, monkeypatch):
-    train_on(inputs, tmp_path / "scratch")
-    assert_same(brought(URL, tmp_path, monkeypatch), whole)
 
 
 REFRESHED = {

@@ -72,16 +72,6 @@ def test_openai_gets_embeddings_as_numbers_or_bytes(asked):
     assert numbers.tolist() == [2, 3, 0, 0] and one.json()["model"] == "guide:query"
 
 
-def test_base64_is_that_of_the_specification():
-    """The two numbers 0.6 and -0.8, as OpenAI's client decodes them."""
-    towers = Towers()
-    towers.vector = lambda ids: [0.6, -0.8]
-    answer = client(made(model=towers)).post(
-        "/v1/embeddings", json={"model": "guide", "input": "x", "encoding_format": "base64"}
-    )
-    assert answer.json()["data"][0]["embedding"] == "mpkZP83MTL8="
-
-
 @pytest.mark.parametrize(
     ("asks", "side", "prompt"),
     [

@@ -190,7 +190,7 @@ def test_threads_get_what_one_gets(model):
             lambda m: m.index("an owl sees at night. " * 99),
             r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",
         ),
-        (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
+        (lambda m: retrieval.load("no/such/run"), "no/such/run: neither a work directory"),
         (
             lambda m: retrieval.run("dpr", "x", "train.steps=1"),
             "overrides='train.steps=1': fields and values are needed",

@@ -29,9 +29,16 @@ WORDS = "fox dog the sep a b c d e f g h i j k".split()
 RNG = np.random.default_rng(0)
 DOCUMENTS = [" ".join(RNG.choice(WORDS, 6)) for _ in range(60)]
 QUERIES = [" ".join(RNG.choice(WORDS, 3)) for _ in range(6)]
-CODED = {"encode.precision": "int8", "encode.truncate": 6, "encode.calibrate": 9, "encode.shard_size": 25}
+CODED = {"encode.precision": "int8", "encode.truncate": 6, "encode.shard_size": 25}
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "nine_calibrate")
+
+
+@pytest.fixture(scope="module")
+def nine_calibrate():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "_CALIBRATED", 9)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -217,12 +224,9 @@ def test_another_form_makes_evaluate_stale(coded, tmp_path):
     ("changes", "message"),
     [
         ({"encode.truncate": 9}, r"config\.encode\.truncate=9: embeddings have 8 dimensions: take less"),
-        (
-            {"encode.precision": "binary", "encode.truncate": 6},
-            r"binary has 8 dimensions a byte, and embeddings have 6",
-        ),
+        ({"encode.precision": "binary", "encode.truncate": 6}, r"binary: 6 dimensions are no multiple of 8"),
         ({"encode.precision": "int3"}, r"int8"),
-        ({"index.dense": "quantised", "index.binary_queries": True}, r"has no bits; set the first to False"),
+        ({"index.dense": "quantised", "index.binary_queries": True}, "binary_queries=True needs bits"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_a_stage(trained, toy, tmp_path, changes, message):
@@ -266,7 +270,7 @@ def test_the_api_takes_precision_and_rescore(searchable, trained):
     assert codes[0].score == pytest.approx(np.abs(model.encode_queries(QUERIES[:1])).sum(), rel=0.9)
     for options, message in (
         ({"kind": "exact", "rescore": 2}, r"rescore=2: an index of kind 'exact' has none; leave it out"),
-        ({"kind": "quantised", "precision": "int3"}, r"precision in config\.index\.precision .*int3"),
+        ({"kind": "quantised", "precision": "int3"}, r"value in config\.index\.precision .*int3"),
         ({"kind": "quantised", "rescore": -1}, r"config\.index\.rescore=-1: a whole number of at least 0"),
     ):
         with pytest.raises(UserError, match=message):

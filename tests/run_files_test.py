@@ -139,7 +139,6 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fuse.systems": ("bm25", "other"), "fuse.weights": (1.0,)}, "one weight for each"),
         ({"sets.beir": "two", "runs.files": ("{x.trec}",)}, "config.runs.files are of one set, and there are "),
         ({"fuse.methods": ("average",)}, "some of interleave, reciprocal_rank, weighted_sum"),
     ],

@@ -69,12 +69,7 @@ def run(code, *arguments, ignored=()):
 
 
 @pytest.mark.parametrize(
-    "place, number",
-    [
-        ("callback", signal.SIGTERM),
-        ("library", signal.SIGINT),
-        ("worker", signal.SIGTERM),
-    ],
+    "place, number", [("callback", signal.SIGTERM), ("library", signal.SIGINT), ("worker", signal.SIGTERM)]
 )
 def test_what_is_dropped_comes_again(place, number):
     done = run(PROGRAM, place, number)

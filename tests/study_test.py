@@ -138,11 +138,7 @@ def test_runs_on_a_remade_run_are_remade(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("reqa", "nq", "message"),
-    [
-        ("bad.json", "", r".*bad\.json"),
-        ("", "bad.json", r".*bad\.json, line 1"),
-    ],
+    ("reqa", "nq", "message"), [("bad.json", "", r".*bad\.json"), ("", "bad.json", r".*bad\.json, line 1")]
 )
 def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, reqa, nq, message):
     monkeypatch.chdir(tmp_path)

@@ -66,11 +66,11 @@ def test_the_corpus_is_handed_over(encoded):
 
 
 def test_a_set_is_handed_over_with_its_queries(encoded):
-    folder = handed(encoded, "table", collection="reqa", dtype="float16")
+    folder = handed(encoded, "table", collection="reqa")
     queries = beir.read_queries(encoded.sets / "reqa" / "queries.jsonl")
     table = table_of(folder, "queries")
     assert table["id"].to_pylist() == list(queries) and table["text"].to_pylist() == list(queries.values())
-    stored = StoredRows(encoded.embeddings("reqa", "trained"), "queries")[:].astype(np.float16)
+    stored = StoredRows(encoded.embeddings("reqa", "trained"), "queries")[:]
     assert table["vector"].combine_chunks().flatten().to_numpy().tobytes() == stored.tobytes()
     asked = [line for line in (folder / "check.jsonl").read_text(encoding="utf-8").split("\n") if line]
     assert [json.loads(line)["query"] for line in asked] == list(queries.values())[:50]
@@ -125,12 +125,7 @@ def test_metadata_that_is_none(encoded, tmp_path, line, message):
 
 
 def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
-    changes = {
-        **CHEAP,
-        "base": str(encoded.folder),
-        "encode.windows": 2,
-        "stages": ("encode",),
-    }
+    changes = {**CHEAP, "base": str(encoded.folder), "encode.windows": 2, "stages": ("encode",)}
     run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **changes | {"encode.untrained": False, "corpus": ""})
     execute(run)
     folder = handed(run, "table", "vertex")
@@ -166,10 +161,8 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
         ((), {}, "name one or more of faiss, table"),
         (("table", "table"), {}, "each once"),
-        (("vertex",), {"dtype": "bit"}, "Vertex AI Vector Search, takes float32: take float32"),
         (("table",), {"collection": "rega"}, "name one that .* has embeddings of, which are: reqa, corpus"),
         (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),
-        (("table",), {"dtype": "float8"}, "unknown dtype in config.handover.dtype"),
     ),
 )
 def test_bad_input(encoded, targets, fields, message):
@@ -185,7 +178,7 @@ def test_a_run_without_embeddings(prepared, inputs, tmp_path):
 
 def test_another_folder(encoded, tmp_path):
     config = encoded.config.copy_and_resolve_references()
-    config.handover.update(to="table", out=str(tmp_path / "out"), dtype="bit")
+    config.handover.update(to="table", out=str(tmp_path / "out"))
     execute(dataclasses.replace(encoded, config=config), "handover")
     verify(tmp_path / "out" / "table")
     assert not (encoded.folder / "handover" / "vertex").exists()

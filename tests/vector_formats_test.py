@@ -8,12 +8,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from support import toy_store
-from support.handed_over import DTYPES, block_of, checks, made, questions, verify, written
+from support.handed_over import block_of, checks, made, questions, verify, written
 
 from retrieval.errors import UserError
 from retrieval.handover import folder
 from retrieval.handover.targets import TARGETS, Target, register
-from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8, Codes
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
@@ -22,31 +21,20 @@ def lines(path):
     return path.read_text(encoding="utf-8").split("\n")[:-1]  # `splitlines` takes U+2028 for a line break
 
 
-def bits_of(stored):
-    """Vectors of numbers, of bits 1 and -1."""
-    return np.unpackbits(stored, axis=1) * 2.0 - 1
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_table_comes_back(dtype, tmp_path):
-    vectors, embeddings = made(dtype=dtype, columns=COLUMNS)
+def test_the_table_comes_back(tmp_path):
+    vectors, embeddings = made(columns=COLUMNS)
     path = written("table", tmp_path, vectors, embeddings, vectors) / "vectors"
     table, block = parquet.read_table(path), block_of(vectors)
-    assert table.schema.names == ["id", "bits" if dtype == BIT else "vector", "title", "text", "metadata", *COLUMNS]
+    assert table.schema.names == ["id", "vector", "title", "text", "metadata", *COLUMNS]
     assert [table[name].to_pylist() for name in ("id", "title", "text")] == [block.ids, block.titles, block.texts]
     assert list(map(json.loads, table["metadata"].to_pylist())) == block.metadata
     for name in COLUMNS:
         assert table[name].to_pylist() == [of.get(name) for of in block.metadata]
-    if dtype == BIT:
-        assert table["bits"].to_pylist() == [row.tobytes() for row in block.vectors]
-    else:
-        kind = {FLOAT32: pyarrow.float32(), FLOAT16: pyarrow.float16(), INT8: pyarrow.int8()}[dtype]
-        assert table.schema.field("vector").type == pyarrow.list_(kind, 16)
-        found = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, 16)
-        assert found.tobytes() == block.vectors.tobytes()
+    assert table.schema.field("vector").type == pyarrow.list_(pyarrow.float32(), 16)
+    assert table["vector"].combine_chunks().flatten().to_numpy().tobytes() == block.vectors.tobytes()
     said = json.loads((tmp_path / "table" / "vectors.json").read_text())
     assert said == json.loads(table.schema.metadata[b"retrieval.vectors"]) | {"parts": 1}
-    assert said | {"rows": 40, "dimension": 16, "dtype": dtype, "side": "document"} == said
+    assert said | {"rows": 40, "dimension": 16, "dtype": "float32", "side": "document"} == said
     assert (tmp_path / "table" / "queries" / "part-00000.parquet").exists()
 
 
@@ -66,33 +54,15 @@ def test_a_row_group_is_a_block_and_parts_end_in_time(tmp_path, monkeypatch):
     assert len(parts) > 1 and groups == [7] * 5 + [5]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_expected_are_the_best_of_all(dtype, tmp_path):
-    vectors, embeddings = made(dtype=dtype, rows=300)
+def test_what_is_expected_are_the_best_of_all(tmp_path):
+    vectors, embeddings = made(rows=300)
     path = written("table", tmp_path, vectors, embeddings)
-    block = block_of(vectors)
-    rows = bits_of(block.vectors) if dtype == BIT else block.vectors.astype(np.float64)
+    ids = block_of(vectors).ids
     for vector, expected, scores in questions(path):
-        asked = np.array([2.0 * int(bit) - 1 for bit in vector] if dtype == BIT else vector)
-        found = rows @ asked
-        best = np.argsort(-found, kind="stable")[:10]
-        if dtype == BIT:
-            found = (16 - found) / 2
-        np.testing.assert_allclose(scores, found[best], rtol=1e-5, atol=1e-5)
-        assert len(expected) == 10 and {block.ids.index(id) for id in expected} == set(best)
-
-
-def test_codes_are_as_close_as_their_step():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(50, 16)).astype(np.float32)
-    codes = Codes(INT8, 16, float(np.abs(rows).max()))
-    stored = codes.encode(rows)
-    assert stored.dtype == np.int8 and abs(stored).max() == 127
-    assert np.abs(stored * codes.scale - rows).max() <= codes.scale * 0.5001
-    with pytest.raises(UserError, match="float16 ends at 65504"):
-        Codes(FLOAT16, 16, 7e4)
-    with pytest.raises(UserError, match="8 dimensions a byte"):
-        Codes(BIT, 12, 1)
+        products = embeddings.astype(np.float64) @ vector
+        best = np.argsort(-products, kind="stable")[:10]
+        np.testing.assert_allclose(scores, products[best], rtol=1e-5, atol=1e-5)
+        assert [ids.index(id) for id in expected] == best.tolist()
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
@@ -135,19 +105,6 @@ def test_vertex_and_its_index(tmp_path):
     assert index["config"]["dimensions"] == 16 and index["config"]["shardSize"] == "SHARD_SIZE_SMALL"
 
 
-REFUSED = (
-    ("vertex", {"dtype": BIT}, "takes float32"),
-    ("faiss", {"breaks": True}, r"the id 'a\\nb' .*pyserini"),
-)
-
-
-@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
-def test_what_a_target_refuses(name, options, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        written(name, tmp_path, *made(rows=8, **options))
-    assert not list(tmp_path.iterdir())
-
-
 def changed(vectors, **changes):
     """The vectors with other ids, texts or metadata."""
 
@@ -159,7 +116,10 @@ def changed(vectors, **changes):
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
-    (("vertex", {"metadata": [{"year": 1 << 31}]}, "year=2147483648 of .* is no whole number of 32 bits"),),
+    (
+        ("vertex", {"metadata": [{"year": 1 << 31}]}, "year=2147483648 of .* is no whole number of 32 bits"),
+        ("faiss", {"ids": ["a\nb"]}, r"pyserini reads ids as lines, and 'a\\nb' is none"),
+    ),
 )
 def test_what_a_row_may_not_be(name, changes, message, tmp_path):
     vectors, embeddings = made(rows=1, columns=("year",))
@@ -214,7 +174,7 @@ def test_a_store_gets_the_manifest_last(tmp_path):
 
 def test_a_plugin_adds_a_target(tmp_path):
     class Lines(Target):
-        name, title, dtypes = "lines", "lines of ids", DTYPES
+        name, title = "lines", "lines of ids"
 
         def write(self, place, vectors, queries):
             (place.folder / "ids.json").write_text(json.dumps(block_of(vectors).ids))
@@ -222,10 +182,7 @@ def test_a_plugin_adds_a_target(tmp_path):
 
     register(Lines)
     try:
-        assert (
-            json.loads((written("lines", tmp_path, *made(dtype=BIT)) / "ids.json").read_text())
-            == block_of(made()[0]).ids
-        )
+        assert json.loads((written("lines", tmp_path, *made()) / "ids.json").read_text()) == block_of(made()[0]).ids
     finally:
         TARGETS._entries.pop("lines")
 
@@ -233,7 +190,7 @@ def test_a_plugin_adds_a_target(tmp_path):
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
     path = written("faiss", tmp_path, *made(rows=8, breaks=False)) / "docid"
     vectors, embeddings = made(rows=1)
-    with pytest.raises(UserError, match="line break"):
+    with pytest.raises(UserError, match="reads ids as lines"):
         written("faiss", tmp_path, changed(vectors, ids=["a\nb"]), embeddings)
     verify(path.parent)
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1

@@ -18,14 +18,14 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, no_path, unknown_name
+from retrieval.errors import UserError, no_path
 from retrieval.pipeline.run import Run
 from retrieval.stages.collection import Collection
 
 Document = str | Mapping[str, str]
 
 _IDS = ("id", "_id")
-_FIELDS = ("id", "title", "text", "url")
+FIELDS = ("id", "title", "text", "url")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
 _log = logging.getLogger(__name__)
@@ -43,10 +43,8 @@ def check_list(documents: object) -> None:
       UserError: they are one text, one record, a table, or nothing to loop over.
     """
     if not is_list(documents):
-        raise UserError(
-            f"a list of texts or records is needed, not {type(documents).__name__}: write [document], or of a table "
-            "documents.to_dict('records')"
-        )
+        kind = type(documents).__name__
+        raise UserError(f"a list of texts or records is needed, not {kind}: [document], or table.to_dict('records')")
 
 
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
@@ -71,8 +69,7 @@ def check_ids(candidates: Sequence[Candidate]) -> None:
     for place, candidate in enumerate(candidates):
         if candidate.id in ids:
             raise UserError(
-                f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct, and where there is "
-                "none the place is one"
+                f"document {place}: the id '{candidate.id}' is there twice; ids are distinct, by default the place"
             )
         ids.add(candidate.id)
 
@@ -88,16 +85,6 @@ def checked_text(text: object, what: str) -> str:
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise UserError(f"{what} has half of a surrogate pair; decode it as UTF-16 or UTF-8 first")
     return text
-
-
-def check_fields(fields: Mapping[str, str]) -> None:
-    """Checks what a call says of the fields of records.
-
-    Raises:
-      UserError: it names others than 'id', 'title', 'text' and 'url'.
-    """
-    if unknown := [name for name in fields if name not in _FIELDS]:
-        raise unknown_name("field of a document", unknown[0], _FIELDS)
 
 
 class Cut(NamedTuple):
@@ -132,7 +119,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
     """
     if not _is_there(path):
         raise no_path(path, "documents")
-    options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
+    options = {f"documents.{name}": fields.get(name, "") for name in FIELDS}
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, options)
     pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)
@@ -174,11 +161,7 @@ def own_passages(run: Run, collection: Collection) -> RowTexts:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file, a folder, or what a pattern fits.
-
-    Raises:
-      UserError: it can be no path: a text was given.
-    """
+    """Whether there is such a file, a folder, or what a pattern fits."""
     try:
         return path.exists() or bool(own_documents.places(str(path)))
     except OSError as error:

@@ -13,10 +13,10 @@ from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import (
+    FIELDS,
     Cut,
     Document,
     candidates,
-    check_fields,
     check_ids,
     check_list,
     checked_text,
@@ -34,6 +34,7 @@ from retrieval.pipeline import downloads, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
+from retrieval.runtime.model_folder import QUERY
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stages import indexes
@@ -56,7 +57,7 @@ class Model:
         place: where the model is, for people.
         run: whose passages, reranker and reader these are; None for an export.
         """
-        self._run, self._place, self._given = run, place, encoder
+        self._run, self._place, self._loaded = run, place, encoder
 
     def __repr__(self) -> str:
         return f"Model({self._place})"
@@ -124,29 +125,19 @@ class Model:
         """
         return self._encoder.encode_documents(candidates(documents), prompt_name, prompt)
 
-    def query_rows(
-        self, queries: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Queries as token ids, for `embed`: what `encode_queries` of towers begins with.
+    def rows(self, side: str, texts: Sequence[Any], prompt_name: str | None = None, room: int = 0) -> TextRows:
+        """Queries or documents as token ids, for `embed`: what `encode_queries` and `encode_documents` begin with.
 
         Args:
+          side: which of the two they are, 'query' or 'document'.
           room: tokens that a row may have beyond those that the tower takes. A text is cut where it has another row
             with room.
 
         Raises:
-          UserError: as `encode_queries`, or there are no towers.
+          UserError: as of these, or there are no towers.
         """
-        return self.towers.query_rows(_texts(queries), prompt_name, prompt, room)
-
-    def document_rows(
-        self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Documents as token ids, as `query_rows`.
-
-        Raises:
-          UserError: as `encode_documents`, or there are no towers.
-        """
-        return self.towers.document_rows(candidates(documents), prompt_name, prompt, room)
+        items = _texts(texts) if side == QUERY else candidates(texts)
+        return self.towers.rows(side, items, prompt_name, room=room)
 
     def embed(self, rows: TextRows) -> np.ndarray:
         """Embeddings of texts, float32 [N, E]."""
@@ -192,20 +183,20 @@ class Model:
         of_dense: float = encoder.config.fuse.dense_weight if weight is None else weight
         of_index = self._run.holder("index").config if self._run and documents is None else encoder.config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
-        given = {"index.precision": precision, "index.rescore": rescore}
-        given = {name: value for name, value in given.items() if value is not None}
-        for name, value in given.items():
+        changes = {"index.precision": precision, "index.rescore": rescore}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        for name, value in changes.items():
             if name not in kinds[-1].options:
                 raise UserError(
                     f"{name.removeprefix('index.')}={value!r}: an index of kind '{kind}' has none; leave it out"
                 )
             check_value(name, value, declared()[name].kind)
-        if fields is not None:
-            check_fields(fields)
+        if unknown := [name for name in fields or () if name not in FIELDS]:
+            raise unknown_name("field of a document", unknown[0], FIELDS)
         if fields and not isinstance(documents, str | Path):
             raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:
-            return self._of_run(self._run, kinds, of_dense, given)
+            return self._of_run(self._run, kinds, of_dense, changes)
         if isinstance(documents, str | Path):
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
@@ -217,13 +208,13 @@ class Model:
             check_ids(texts)
         if not texts:
             raise UserError("there is no document to index")
-        built = {each.name: self._built(each, texts, given) for each in kinds}
+        built = {each.name: self._built(each, texts, changes) for each in kinds}
         return DocumentIndex(texts, built, of_dense, self._merged)
 
-    def _built(self, kind: IndexKind, texts: Sequence[Candidate], given: Options) -> Search:
+    def _built(self, kind: IndexKind, texts: Sequence[Candidate], changes: Options) -> Search:
         """An index of a kind over texts, in memory."""
         encoder = self._encoder
-        options = {**indexes.options_of(kind, encoder.config), **given}
+        options = {**indexes.options_of(kind, encoder.config), **changes}
         kind.check(options)
         kind.inputs(options)
         if not kind.of_words:
@@ -276,19 +267,20 @@ class Model:
             answering.fetch(self._run)
         answerer = answering.open_answerer(self._run) if self._run else None
         if not answerer:
-            raise UserError(
-                f"{self._place}: there is no reader: load the work directory of a run that trains one "
-                "(config.recipe=reader), or that names one in config.answer.model"
-            )
+            raise self._without("reader", answering.MODEL)
         return answerer
+
+    def _without(self, kind: str, field: str) -> UserError:
+        where = f"a run that trains one (config.recipe={kind}), or that names one in {field}"
+        return UserError(f"{self._place}: there is no {kind}: load the work directory of {where}")
 
     @functools.cached_property
     def _own_passages(self) -> DocumentIndex:
         assert self._run, "a model with a reader has one"
         words = [INDEXES[name] for name in self._run.holder("index").config.index.words[:1]]
-        if not (words or self._given):
+        if not (words or self._loaded):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
-        kinds = [*words, *([INDEXES[EXACT]] if self._given else [])]
+        kinds = [*words, *([INDEXES[EXACT]] if self._loaded else [])]
         return self._of_run(self._run, kinds, self._run.config.fuse.dense_weight)
 
     @functools.cached_property
@@ -298,21 +290,18 @@ class Model:
             value = run.config.rerank.model
             run = run if is_place(value) else None
         if run is None:
-            raise UserError(
-                f"{self._place}: there is no reranker: load the work directory of a run that trains one "
-                "(config.recipe=reranker), or that names one in config.rerank.model"
-            )
+            raise self._without("reranker", _RERANKER)
         TRAINED["reranker"].fetch(run, value, _RERANKER)
         return TRAINED["reranker"].open(run, value, _RERANKER)
 
     @property
     def _encoder(self) -> TowerEncoder | VectorEncoder:
-        if self._given is None:
+        if self._loaded is None:
             raise UserError(f"{self._place}: the model embeds nothing: call rerank or answer, or load a run of towers")
-        return self._given
+        return self._loaded
 
     def _of_run(
-        self, run: Run | None, kinds: Sequence[IndexKind], weight: float, given: Options = NO_OPTIONS
+        self, run: Run | None, kinds: Sequence[IndexKind], weight: float, changes: Options = NO_OPTIONS
     ) -> DocumentIndex:
         if run is None:
             raise UserError(f"{self._place}: an export, which has no passages of its own: give documents to index")
@@ -323,17 +312,15 @@ class Model:
         for each in kinds:
             way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
             if not each.of_words:
-                options = {**indexes.options_of(each, self._encoder.config), **given}
-                found, way = self._encoder.over_passages(each, run, options), self._encoder.without
+                options = {**indexes.options_of(each, self._encoder.config), **changes}
+                search, way = self._encoder.over_passages(each, run, options), self._encoder.without
             else:
                 is_there = collection.index(each.name).exists()
-                found = indexes.open_words(each, collection).search if is_there else None
-            if found is None:
-                raise UserError(
-                    f"{self._place}: the run has no index '{each.name}' of its corpus: {way}, or give documents to "
-                    "index"
-                )
-            opened[each.name] = found
+                search = indexes.open_words(each, collection).search if is_there else None
+            if search is None:
+                lack = f"the run has no index '{each.name}' of its corpus"
+                raise UserError(f"{self._place}: {lack}: {way}, or give documents to index")
+            opened[each.name] = search
         return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
 
     @property

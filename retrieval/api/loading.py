@@ -48,24 +48,19 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
         return Model(TowerEncoder(exported_towers.read(folder, config, chosen)), path)
     if not (folder / preflight.CONFIG).exists():
         raise UserError(
-            f"{path}: neither the work directory of a run nor a model; name the --workdir of a run, or a folder that "
-            f"sentence-transformers or transformers saved{hub_hint(path)}"
+            f"{path}: neither a work directory nor a folder of sentence-transformers or transformers{hub_hint(path)}"
         )
     if any(chosen[:2]):
-        raise UserError(
-            f"{path}: a run has the prefixes that it was trained with, config.data.query_prefix and "
-            "config.data.document_prefix: leave them out; encode_queries and encode_documents take a prompt_name"
-        )
+        fields = "config.data.query_prefix and config.data.document_prefix"
+        raise UserError(f"{path}: a run has its own {fields}: leave prompts out, and give prompt_name when you encode")
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
     run = Run(config, folder, Path(), copy=copy)
     downloads.bring(run, [_READS_THE_MODEL])
     trained = run.holder("train")
     if "train" in trained.config.stages and not records.is_done(trained, "train"):
-        raise UserError(
-            f"{trained.place}: the training has not ended: `python -m retrieval.main --workdir={trained.place}` "
-            "goes on with it"
-        )
+        again = f"python -m retrieval.main --workdir={trained.place}"
+        raise UserError(f"{trained.place}: the training has not ended: `{again}` goes on with it")
     return of_run(run, truncate_dim)
 
 
@@ -92,7 +87,5 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
 def _check_nothing_chosen(kind: str, chosen: Chosen) -> None:
     """Checks that nothing is chosen that only towers have."""
     if any(chosen):
-        raise UserError(
-            f"a model of the kind '{kind}' makes no embeddings, and has the markers that it was trained with: leave "
-            "query_prompt, document_prompt and truncate_dim out"
-        )
+        names = "query_prompt, document_prompt and truncate_dim"
+        raise UserError(f"a model of the kind '{kind}' makes no embeddings, and has its own markers: leave {names} out")

@@ -55,15 +55,10 @@ class _OfMteb:
         from mteb.models.model_meta import ScoringFunction  # pyright: ignore[reportMissingImports]
 
         model = self._model
-        return ModelMeta.create_empty(
-            {
-                "name": self._name,
-                "revision": self._revision or self._identity(),
-                "framework": ["JAX"],
-                "similarity_fn_name": ScoringFunction(model.similarity),
-                "embed_dim": model.encode_queries(["a"])[0].shape[-1],  # of late interaction a token's
-            }
-        )
+        size = model.encode_queries(["a"])[0].shape[-1]  # of late interaction a token's
+        about = {"name": self._name, "revision": self._revision or self._identity(), "framework": ["JAX"]}
+        about |= {"similarity_fn_name": ScoringFunction(model.similarity), "embed_dim": size}
+        return ModelMeta.create_empty(about)
 
     def _identity(self) -> str:
         """What changes where the model does: mteb takes results of one name and revision for one model's.

@@ -38,9 +38,8 @@ class OwnSearch:
         """
         if not (run.prepares or run.passages):
             raise UserError(
-                f"a search looks among the passages of a prepared corpus or of labelled examples, and {run.place} has "
-                "none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
-                "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
+                f"{run.place} has no passages to search: prepare a config.corpus, set config.pairs.files, or "
+                "config.base to a run with one; --stage=evaluate searches evaluation sets"
             )
         collection = open_collection(run, CORPUS)
         self._depth, self.texts = depth, own_passages(run, collection)

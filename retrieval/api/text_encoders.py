@@ -88,31 +88,24 @@ class TowerEncoder:
             for count in (row for row in rows if row < 2 * min(most, _FEW)):
                 encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
 
-    def encode_queries(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Any:
-        """Embeddings, float32 [Q, E]."""
-        return self.embed(self.query_rows(texts, prompt_name, prompt))
+    def encode_queries(self, texts: Sequence[str], *prompt: str | None) -> Any:
+        """Embeddings, float32 [Q, E]; `prompt` is a name, or None, and perhaps the text, as of `Model`."""
+        return self.embed(self.rows(QUERY, texts, *prompt))
 
-    def encode_documents(
-        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None
-    ) -> Any:
+    def encode_documents(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
         """Embeddings, float32 [N, E]; of long ones that of the beginning."""
-        return self.embed(self.document_rows(items, prompt_name, prompt))
+        return self.embed(self.rows(DOCUMENT, items, *prompt))
 
-    def query_rows(
-        self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Queries as token ids; as `Model.query_rows`."""
-        config = self._config_of(QUERY, prompt_name, prompt)
-        rows = towers.query_tokens(with_room(config, room), self.vocabulary, texts)
-        return TextRows(rows, self._tower(QUERY, config))
-
-    def document_rows(
-        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None, room: int = 0
-    ) -> TextRows:
-        """Documents as token ids, as `query_rows`."""
-        config = self._config_of(DOCUMENT, prompt_name, prompt)
-        rows = towers.candidate_windows(with_room(config, room), self.vocabulary, items)
-        return TextRows([windows[0] for windows in rows], self._tower(DOCUMENT, config))
+    def rows(self, side: str, items: Sequence[Any], *prompt: str | None, room: int = 0) -> TextRows:
+        """Queries or documents as token ids; as `Model.rows`."""
+        text = prompts.chosen(self.config.data, side, *prompt)
+        config = prompted.with_prompts(self.config, self.vocabulary, **{side: text})
+        longer = with_room(config, room)
+        if side == QUERY:
+            rows = towers.query_tokens(longer, self.vocabulary, items)
+        else:
+            rows = [windows[0] for windows in towers.candidate_windows(longer, self.vocabulary, items)]
+        return TextRows(rows, self._tower(side, config))
 
     def embed(self, rows: TextRows) -> np.ndarray:
         """Embeddings of texts, float32 [N, E]."""
@@ -160,10 +153,6 @@ class TowerEncoder:
         kind.check(options)
         return self.over(indexes.open_dense(kind, collection, options))
 
-    def _config_of(self, side: str, prompt_name: str | None, prompt: str | None) -> ConfigDict:
-        text = prompts.chosen(self.config.data, side, prompt_name, prompt)
-        return prompted.with_prompts(self.config, self.vocabulary, **{side: text})
-
     def _tower(self, side: str, config: ConfigDict | None = None) -> Callable[[np.ndarray], np.ndarray]:
         """What embeds the rows of a side, pooled from where a config says, by default the model's own."""
         config = config or self.config
@@ -200,16 +189,14 @@ class VectorEncoder:
         """What the run lacks where none of its passages are encoded, for an error."""
         return f"run the stage {self._kind.stage} with config.encode.corpus=True"
 
-    def encode_queries(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Any:
+    def encode_queries(self, texts: Sequence[str], *prompt: str | None) -> Any:
         """What `TextEncoder.encode_queries` gives."""
-        self._check_prompt(prompt_name, prompt)
+        self._check_prompt(*prompt)
         return self._encoder.encode_queries(texts)
 
-    def encode_documents(
-        self, items: Sequence[Candidate], prompt_name: str | None = None, prompt: str | None = None
-    ) -> Any:
+    def encode_documents(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
         """What `TextEncoder.encode_documents` gives."""
-        self._check_prompt(prompt_name, prompt)
+        self._check_prompt(*prompt)
         return self._encoder.encode_documents(items)
 
     def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
@@ -230,16 +217,15 @@ class VectorEncoder:
 
     def _check(self, kind: IndexKind) -> None:
         if kind.name != EXACT:
+            why = f"a model of the kind '{self._kind.name}' makes none"
             raise UserError(
-                f"the index '{kind.name}' is of embeddings, of which a model of the kind '{self._kind.name}' makes "
-                "none: take 'exact', one of words, or 'hybrid'"
+                f"the index '{kind.name}' is of embeddings, and {why}: take 'exact', one of words, or 'hybrid'"
             )
 
-    def _check_prompt(self, *encoder: str | None) -> None:
-        if any(text is not None for text in encoder):
+    def _check_prompt(self, *prompt: str | None) -> None:
+        if any(text is not None for text in prompt):
             raise UserError(
-                f"a model of the kind '{self._kind.name}' has the markers that it was trained with: leave prompt_name "
-                "and prompt out"
+                f"a model of the kind '{self._kind.name}' has its own markers: leave prompt_name and prompt out"
             )
 
 

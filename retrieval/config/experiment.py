@@ -77,7 +77,7 @@ def load_plugins(names: Sequence[str]) -> None:
         except UserError:
             raise
         except Exception as error:  # whatever a module raises
+            why = f"{type(error).__name__}: {first_line(error)}"
             raise UserError(
-                f"config.plugins: '{name}' cannot be imported ({type(error).__name__}: {first_line(error)}); mend it, "
-                "or put its folder on PYTHONPATH"
+                f"config.plugins: '{name}' cannot be imported ({why}); mend it, or its PYTHONPATH"
             ) from error

@@ -142,10 +142,8 @@ def check_value(path: str, value: Any, kind: Kind) -> None:
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
-        raise UserError(
-            f"config.{path}={terminal.printable(shown)}: this is not UTF-8, or has half of a surrogate pair, and no "
-            "config.json can hold it; write it in UTF-8, and rename a file of that name"
-        ) from error
+        where = f"config.{path}={terminal.printable(shown)}"
+        raise UserError(f"{where}: this is not UTF-8, or has half of a surrogate pair: rename it in UTF-8") from error
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -171,6 +169,11 @@ def one_of(what: str, names: Collection[str] | str, *others: str) -> Kind:
     return Kind(what, lambda value: value in others or value in named(), named, at_hand is not None)
 
 
+def choice(*words: str) -> Kind:
+    """One of some words, among which may be ''."""
+    return one_of("value", tuple(filter(None, words)), *(word for word in words if not word))
+
+
 def checked_by(needed: str, function: str) -> Kind:
     """What a function accepts that lies beside its use, such as `retrieval.models.tower_head.are_layers`."""
     return Kind(needed, lambda value: _imported(function)(value), at_once=False)
@@ -191,9 +194,9 @@ def number(needed: str, fits: Callable[[float], bool]) -> Kind:
     return Kind(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
 
 
-def tuple_of(needed: str, fits: Callable[[Any], bool], least: int = 0) -> Kind:
-    """A tuple of at least so many values that each fit a condition."""
-    return Kind(needed, lambda value: isinstance(value, tuple | list) and len(value) >= least and all(map(fits, value)))
+def tuple_of(needed: str, fits: Callable[[Any], bool], count: Callable[[int], bool] = lambda count: True) -> Kind:
+    """A tuple of values that each fit a condition, and whose number fits one."""
+    return Kind(needed, lambda value: isinstance(value, tuple | list) and count(len(value)) and all(map(fits, value)))
 
 
 def matching(needed: str, pattern: str) -> Kind:
@@ -206,17 +209,17 @@ def whole_numbers(needed: str, least: int) -> Kind:
     return tuple_of(needed, whole(least).fits)
 
 
-def names(needed: str, least: int = 0) -> Kind:
-    """A tuple of names, at least so many: the shell writes commas between them, so none has one in it."""
-    return tuple_of(needed, lambda value: isinstance(value, str) and "," not in value, least)
+def names(needed: str, count: Callable[[int], bool] = lambda count: True) -> Kind:
+    """A tuple of names, whose number fits a condition: the shell writes commas between them, so none has one in it."""
+    return tuple_of(needed, lambda value: isinstance(value, str) and "," not in value, count)
 
 
 TEXT = Kind("a text", lambda value: isinstance(value, str))
 PATHS = Kind("a text", TEXT.fits)  # files or folders to read, with commas between several
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
-TUPLE = tuple_of("a tuple", lambda value: True)
 TEXTS = tuple_of("a tuple of texts, such as \"('one', 'two')\"", TEXT.fits)
 SEED = Kind("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
+NUMBER = number("a number", lambda value: True)
 # In float32, less is as good as 0, and more is soon infinite.
 POSITIVE = number("a number above 0 (from 1e-20 to 1e15)", lambda value: 1e-20 <= value <= 1e15)
 NOT_NEGATIVE = number("a number from 0 to 1e15", lambda value: 0 <= value <= 1e15)

@@ -3,13 +3,13 @@
 `Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from retrieval.config import fields, removed_fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
+    NUMBER,
     PATHS,
     POSITIVE,
     PREFIX,
@@ -21,11 +21,11 @@ from retrieval.config.fields import (
     SWITCH,
     TEXT,
     TEXTS,
-    TUPLE,
     Field,
     Kind,
     check_value,
     checked_by,
+    choice,
     declare,
     declared,
     flatten,
@@ -40,64 +40,37 @@ from retrieval.config.fields import (
 from retrieval.errors import UserError, unknown_name
 
 _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
-_RUNNER = Kind(
-    "runner", lambda value: value in ("local", *_BEAM) or "." in value, lambda: ("local", *_BEAM)
-)  # Beam takes any class
+_RUNNERS = ("local", *_BEAM)
+_RUNNER = Kind("runner", lambda value: value in _RUNNERS or "." in value, lambda: _RUNNERS)  # Beam takes any class
 _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
-# A host as requests have it: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
-# An origin as browsers have it: in lower case, without a path.
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
-
-_K1_B = Kind(
-    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
-    lambda value: (
-        isinstance(value, tuple | list)
-        and (not value or (len(value) == 2 and NOT_NEGATIVE.fits(value[0]) and SHARE.fits(value[1])))
-    ),
-)
-_FIRST_LAST = Kind(
-    "the first and the last step, such as 10,15, or ()",
-    lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
-)
-_TWO_OR_MORE = Kind(
-    "a tuple of two or more names, such as \"('bm25', 'dense')\", or ()",
-    lambda value: names("").fits(value) and len(value) != 1,
-)
-_SOME_FUSIONS = Kind(
-    f"a tuple of some of {', '.join(_FUSIONS)}",
-    lambda value: names("", 1).fits(value) and set(value) <= set(_FUSIONS) and len(set(value)) == len(value),
-)
-_HOSTS = tuple_of(
-    "a tuple of names without a port, such as \"('search.example.org',)\", or ()",
-    lambda value: isinstance(value, str) and bool(_HOST.fullmatch(value)),
-)
+_K1_B = tuple_of("k1 and b, numbers from 0 on, such as 0.9,0.4, or ()", NOT_NEGATIVE.fits, (0, 2).__contains__)
+_FIRST_LAST = tuple_of("the first and the last step, such as 10,15, or ()", whole(0).fits, (0, 2).__contains__)
+_TWO_OR_MORE = names("a tuple of two or more names, such as \"('bm25', 'dense')\", or ()", lambda count: count != 1)
+_SOME_FUSIONS = tuple_of(f"a tuple of some of {', '.join(_FUSIONS)}", _FUSIONS.__contains__, bool)
+# Hosts as requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
+_HOST = matching("", r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
+_HOSTS = tuple_of("a tuple of names without a port, such as \"('search.example.org',)\", or ()", _HOST.fits)
+# Origins as browsers have them: in lower case, without a path.
+_ORIGIN = matching("", r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
 _ORIGINS = tuple_of(
     "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
-    lambda value: isinstance(value, str) and bool(_ORIGIN.fullmatch(value)),
+    _ORIGIN.fits,
 )
-_PRECISION = one_of("precision", ("float32", "bfloat16", "int8", "binary"))
+_PRECISION = choice("float32", "bfloat16", "int8", "binary")
 _TERMS = "retrieval.training.objectives.in_batch_softmax.are_terms"
 _TARGETS = "retrieval.models.lora.are_targets"
+_TRANSFORMER = ("model.encoder", "transformer")
 
 # The run.
 declare(
     "",
     seed=Field(0, SEED, "seed of everything random"),
-    recipe=Field(
-        "two_tower",
-        one_of("recipe", "retrieval.recipes.recipe.RECIPES"),
-        "the family of models that is trained, such as two_tower, reranker or mlm",
-    ),
+    recipe=Field("two_tower", one_of("recipe", "retrieval.recipes.recipe.RECIPES"), "family of models to train"),
     stages=Field((), TEXTS, "stages of the run, such as ('sets', 'train'); docs/reference/stages.md has all"),
     base=Field("", PATHS, "work directory of a run whose outputs serve for the stages that are not listed"),
     corpus=Field("", PATHS, "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas"),
-    vocab=Field(
-        "", PATHS, "BERT's vocab.txt, a tokenizer.json, or a folder with either; '': one is trained on the corpus"
-    ),
-    plugins=Field(
-        (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"
-    ),
+    vocab=Field("", PATHS, "BERT's vocab.txt, tokenizer.json, or a folder with one; '': one is trained on the corpus"),
+    plugins=Field((), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.a',)"),
 )
 
 # Text: the corpus, its passages and its vocabulary; sets to evaluate on; labelled examples.
@@ -113,8 +86,7 @@ declare(
             "an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}",
             "retrieval.data.corpora.addresses.is_base",
         ),
-        "where documents without an address of their own are: their id stands behind it, or in it as {id}, {stem} "
-        "(without suffix) or {title}; '': nowhere",
+        "address of documents without one: their id follows it, or {id}, {stem} (no suffix), {title} in it; '': none",
     ),
 )
 declare(
@@ -126,16 +98,11 @@ declare(
     shard_size=Field(
         0.0,
         NOT_NEGATIVE,
-        "MiB of the corpus's files for a shard at least: of few there are fewer shards, whose number divides "
-        "prepare.shards; 0: always so many",
+        "MiB of a shard at least: fewer shards, a divisor of prepare.shards; 0: all",
         in_place_of="prepare.shards",
     ),
     # A vocabulary that is trained on the corpus.
-    vocab_kind=Field(
-        "wordpiece",
-        one_of("kind of vocabulary", ("wordpiece", "trigrams")),
-        "what such a vocabulary has: wordpiece, or trigrams (letters, for model.encoder=bow_mlp)",
-    ),
+    vocab_kind=Field("wordpiece", choice("wordpiece", "trigrams"), "its tokens; trigrams of letters are for bow_mlp"),
     vocab_size=Field(30_522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
     lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents"),
     # Passages.
@@ -150,25 +117,13 @@ declare(
     beir=Field("", PATHS, "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"),
     ir=Field("", PATHS, "data sets of the package ir_datasets by name, such as ir:beir/scifact/test"),
     splits=Field((), TEXTS, "names of qrels/NAME.tsv that are evaluated of sets.beir, such as ('test',); (): all"),
-    parquet=Field(
-        "", PATHS, "corpus, queries and qrels as Parquet: folders, or data sets of Hugging Face's hub, as NanoBEIR"
-    ),
-    trec=Field(
-        "",
-        PATHS,
-        "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML, XML or TSV), qrels",
-    ),
+    parquet=Field("", PATHS, "corpus, queries and qrels as Parquet: folders, or data sets of the hub, as NanoBEIR"),
+    trec=Field("", PATHS, "TREC: passages (MS MARCO's TSV or BEIR's corpus.jsonl), topics (SGML, XML or TSV), qrels"),
     msmarco=Field("", PATHS, "MS MARCO: passages or documents, queries and qrels, as TSV"),
-    unknown=Field(
-        "refuse",
-        one_of("way with judgements of unknown candidates", ("refuse", "drop")),
-        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
-    ),
+    unknown=Field("refuse", choice("refuse", "drop"), "beir, trec, msmarco: judgements of candidates that a set lacks"),
     labelled=Field("", PATHS, "labelled examples (below): the texts of a file are its candidates"),
     reqa=Field("", PATHS, "SQuAD v1.1, as ReQA"),
-    reqa_sentences=Field(
-        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph"
-    ),
+    reqa_sentences=Field(False, SWITCH, "reqa, nq: whether a candidate is its sentence alone, without its paragraph"),
     known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
     distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
     squad=Field("", PATHS, "SQuAD v1.1: the questions of the first file, over the paragraphs of all"),
@@ -177,11 +132,7 @@ declare(
     qa_dev=Field("", PATHS, "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"),
     qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa and sets.qa_dev are regular expressions"),
     judgements=Field("", PATHS, "queries and judgements without texts, for run files"),
-    sentences=Field(
-        0.0,
-        SHARE_BELOW,
-        "sentences of held-out passages, which ask for the rest of their passage; of this share of the passages",
-    ),
+    sentences=Field(0.0, SHARE_BELOW, "share of held-out passages of which a sentence is a query for the rest"),
     pydocs=Field(False, SWITCH, "held-out docstrings of the installed packages", goes_with=("corpus", "pydocs")),
 )
 declare(
@@ -197,21 +148,12 @@ declare(
 declare(
     "pairs",
     files=Field(
-        "",
-        PATHS,
-        "files of labelled examples, folders of Parquet, or hf:datasets/OWNER/NAME@REVISION:CONFIG:SPLIT of the hub, "
-        "separated by commas",
+        "", PATHS, "labelled examples: files, folders of Parquet, hf:datasets/OWNER/NAME@REVISION:CONFIG:SPLIT"
     ),
     sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
-    fields=Field(
-        "",
-        TEXT,
-        "fields of JSON lines, CSV and Parquet, such as query=title,positive=body,negative=other; also score, label",
-    ),
+    fields=Field("", TEXT, "fields of JSON, CSV, Parquet: query=title,positive=body,negative=other; also score, label"),
     format=Field(
-        "",
-        one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""),
-        "format of all of them; '': each is recognised",
+        "", one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""), "of all files; '': recognised"
     ),
     queries=Field("", PATHS, "queries of examples that are ids: TSV, JSON lines, Parquet, or a data set of the hub"),
     collection=Field("", PATHS, "passages of ids, likewise; corpus.jsonl, or a corpus's folder, of format generated"),
@@ -235,31 +177,20 @@ declare(
             "a tuple of texts 'name=prompt', with other names than query and document: \"('clustering=cluster: ',)\"",
             "retrieval.data.tokenizers.prompts.are_prompts",
         ),
-        "further prompts by name, for exports, retrieval.load and serve; NAME-query, NAME-document and NAME are those "
-        "of the evaluation set NAME",
+        "prompts by name, for exports, retrieval.load and serve; a set NAME has NAME-query, NAME-document or NAME",
     ),
     default_prompt=Field(
-        "document", TEXT, "export: the name of the prompt of a text of which nobody says what it is; '': it has none"
+        "document", TEXT, "export: name of the prompt of texts of which nobody says what they are; '': none"
     ),
-    titles=Field(
-        "pair",
-        one_of("way of titles", ("pair", "joined")),
-        "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
-    ),
+    titles=Field("pair", choice("pair", "joined"), "title and text: pair, with a [SEP] between them, or joined"),
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
     mixed_sources=Field(
-        False,
-        SWITCH,
-        "whether a batch has examples of all pairs.sources; else of one alone",
-        goes_with="pairs.sources",
+        False, SWITCH, "whether a batch mixes pairs.sources; else it is of one", goes_with="pairs.sources"
     ),
     source_alpha=Field(
-        1.0,
-        SHARE,
-        "sources without weights are drawn by their sizes to this power; 0: all equally often",
-        goes_with="pairs.sources",
+        1.0, SHARE, "sources without weights are drawn by size to this power; 0: alike", goes_with="pairs.sources"
     ),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
     held_out=Field(
@@ -294,7 +225,7 @@ declare(
     family=Field(
         "bert",
         one_of("encoder family", "retrieval.models.encoders.family.FAMILIES"),
-        "whose architecture a Transformer has: bert, modernbert, qwen3, gemma3_text, t5, ...",
+        "architecture of a Transformer: bert, modernbert, qwen3, gemma3_text, t5, ...",
     ),
     switches=Field(
         (),
@@ -302,7 +233,7 @@ declare(
             "a tuple of texts 'name=value': \"('kv_heads=8', 'head_size=128')\"",
             "retrieval.models.architecture.are_switches",
         ),
-        "what an encoder has in another way than its family, such as ('kv_heads=8', 'rope_theta=1e6')",
+        "where an encoder differs from its family, such as ('kv_heads=8', 'rope_theta=1e6')",
     ),
     num_layers=Field(12, whole(1), "layers of a tower"),
     hidden_size=Field(768, whole(1), "size of a token's vector"),
@@ -321,100 +252,66 @@ declare(
     pooling=Field(
         "cls",
         one_of("pooling", "retrieval.models.pooling.POOLINGS"),
-        "what an embedding is made of: the first token ([CLS]), the last, or the tokens' mean or maximum",
+        "of tokens: the first ([CLS]), last, mean or maximum",
     ),
     pool_from=Field(
         (0, 0),
         whole_numbers("two whole numbers, such as (3, 3)", 0),
-        "first token of a query, and of a document, that is pooled: 1 + a prefix's tokens leaves that out",
-        goes_with=("model.encoder", "transformer"),
+        "first pooled token of a query and of a document: 1 + a prefix's tokens leaves that out",
+        goes_with=_TRANSFORMER,
     ),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
-    embed_norm=Field(
-        False,
-        SWITCH,
-        "whether a LayerNorm follows the projection",
-        goes_with=("model.encoder", "transformer"),
-    ),
+    embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection", goes_with=_TRANSFORMER),
     head=Field(
         (),
         checked_by(
-            "a tuple of layers, each layer_norm, normalize or dense:SIZE, then perhaps an activation (tanh, relu, "
-            "gelu, sigmoid, silu) and no_bias: \"('dense:256:tanh', 'normalize')\"",
+            "a tuple of layers: layer_norm, normalize or dense:SIZE, then perhaps an activation (tanh, relu, gelu, "
+            "sigmoid, silu) and no_bias: \"('dense:256:tanh', 'normalize')\"",
             "retrieval.models.tower_head.are_layers",
         ),
-        "layers behind the pooling, in the place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
-        goes_with=("model.encoder", "transformer"),
+        "layers behind the pooling, in place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
+        goes_with=_TRANSFORMER,
     ),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
     learned_scale=Field(
         0.0,
         number("0, or a number above 0 and at most 100", lambda value: 0 <= value <= 100),
-        "in place of train.temperature: a learned factor of scores, as it begins; CLIP: 14.3; 0: none",
+        "initial value of a learned factor of scores, in place of train.temperature; CLIP: 14.3; 0: none",
     ),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
-    token_types=Field(
-        "texts",
-        one_of("use of token types", ("texts", "sides")),
-        "texts: 0 for a title, 1 for its text; sides: 0 for queries, 1 for documents (RepBERT)",
-    ),
+    token_types=Field("texts", choice("texts", "sides"), "0 and 1: title and text, or query and document (RepBERT)"),
     # How it is computed.
-    dtype=Field(
-        "bfloat16", one_of("dtype", ("bfloat16", "float32")), "number format of activations; parameters are float32"
-    ),
+    dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
     attention=Field(
         "auto",
-        one_of("form of attention", ("auto", "plain", "fused")),
-        "plain; fused: a kernel of the chip, which has no dropout on attention; auto: fused where both fit",
+        choice("auto", "plain", "fused"),
+        "fused: a kernel of the chip, without dropout on attention; auto: where it fits",
     ),
-    products=Field(
-        "dtype",
-        one_of("format of products", ("dtype", "bfloat16", "auto")),
-        "what is multiplied: as model.dtype (dtype), in bfloat16, or so on CPUs with AMX (auto)",
-    ),
+    products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
     remat=Field(
-        "full",
-        one_of("remat", ("none", "dots", "full", "auto")),
-        "what backward computes again: none, dots (all but products) or full; auto: dots, or none of a tiny model",
+        "full", choice("none", "dots", "full", "auto"), "recomputed in backward; dots: not products; auto: dots or none"
     ),
-    unroll=Field(
-        1, whole(0), "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four"
-    ),
+    unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
     # Rerankers and readers.
 )
 declare(
     "mesh",
     fsdp=Field(1, whole(1), "devices that share one copy of parameters and optimizer state; 1: each has its own"),
-    tensor=Field(
-        1, whole(1), "devices that share the heads and the MLP of each layer, for the same rows; it divides kv_heads"
-    ),
+    tensor=Field(1, whole(1), "devices that share heads and MLP of each layer, for the same rows; divides kv_heads"),
     replicate_below=Field(65_536, whole(0), "parameters with fewer values are whole on every device"),
-    rules=Field((), TUPLE, "own shardings: (regular expression, axis or None per dimension); the first match counts"),
 )
 
 # Training.
 declare(
     "train",
     steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
-    epochs=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "the length in place of train.steps: times all examples; 0: train.steps",
-        in_place_of="train.steps",
-    ),
-    minutes=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "no more steps than take so long, by a few that are timed before the first; 0: all",
-        in_place_of="train.epochs",
-    ),
+    epochs=Field(0.0, NOT_NEGATIVE, "length as passes over all examples; 0: train.steps", in_place_of="train.steps"),
+    minutes=Field(0.0, NOT_NEGATIVE, "no more steps than take so many minutes; 0: all", in_place_of="train.epochs"),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
-    init_from=Field(
-        "", TEXT, "work directory of a trained run, or BERT's weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"
-    ),
+    init_from=Field("", TEXT, "work directory of a run, or weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"),
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
     loss=Field("in_batch_softmax", one_of("loss", "retrieval.training.loss_kind.LOSSES"), "what is minimised"),
 )
@@ -425,8 +322,8 @@ _OF_LOSSES = declare(
     symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
     other_positives=Field(
         "mask",
-        one_of("use of other positives", ("mask", "mean", "negatives")),
-        "softmax over a batch, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
+        choice("mask", "mean", "negatives"),
+        "a query's other positives in a softmax over a batch: mean of losses, or negatives",
     ),
     groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
     matryoshka=Field(
@@ -436,32 +333,22 @@ _OF_LOSSES = declare(
     ),
     false_negatives=Field(
         "",
-        one_of("mask of false negatives", ("absolute", "relative"), ""),
-        "in_batch_softmax: leaves out negatives that score above the own positive + train.false_margin; '': none",
+        choice("", "absolute", "relative"),
+        "leaves out negatives that score above the positive + train.false_margin",
     ),
     false_margin=Field(
-        0.1,
-        number("a number", lambda value: True),
-        "in_batch_softmax: of train.false_negatives; relative: in units of the size of the positive's score",
-        goes_with="train.false_negatives",
+        0.1, NUMBER, "its margin; relative: times the positive's score", goes_with="train.false_negatives"
     ),
-    guide=Field(
-        "",
-        TEXT,
-        "in_batch_softmax: towers whose scores mask false negatives: folder, hf:NAME or work directory; '': none",
-    ),
+    guide=Field("", TEXT, "towers that mask false negatives: folder, hf:NAME or work directory; '': none"),
     guide_margin=Field(
-        0.0,
-        number("a number", lambda value: True),
-        "in_batch_softmax: leaves out negatives that train.guide scores above the positive + this margin",
-        goes_with="train.guide",
+        0.0, NUMBER, "leaves out negatives that it scores above the positive + this", goes_with="train.guide"
     ),
     terms=Field(
         (),
         checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
-        "in_batch_softmax: further scores that a query's softmax has, such as ('query_query', 'document_document')",
+        "in_batch_softmax: further scores in a query's softmax, such as ('query_query', 'document_document')",
     ),
-    hardness=Field(0.0, NOT_NEGATIVE, "in_batch_softmax: a negative weighs exp(hardness x its score); LLaVE has 9"),
+    hardness=Field(0.0, NOT_NEGATIVE, "a negative weighs exp(hardness x score); LLaVE 9, EmbeddingGemma 5"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
 )
@@ -471,13 +358,13 @@ declare(
     optimizer=Field(
         "adam",
         one_of("optimizer", "retrieval.training.optimizer.OPTIMIZERS"),
-        "adam, lamb, muon (matrices of layers; the rest has Adam), lion or adafactor, with decoupled weight decay",
+        "with decoupled weight decay; muon is of matrices of layers, and the rest has Adam",
     ),
     learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
     schedule=Field(
         "linear",
         one_of("schedule", "retrieval.training.schedules.SCHEDULES"),
-        "what the learning rate does behind the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
+        "learning rate after the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
     ),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
@@ -487,48 +374,23 @@ declare(
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
     parameters=Field(
-        "float32",
-        one_of("number format of parameters", ("float32", "bfloat16")),
-        "bfloat16: so are matrices of layers and their gradients, and the optimizer keeps them in float32 besides",
+        "float32", choice("float32", "bfloat16"), "format of matrices of layers; the optimizer has float32, too"
     ),
 )
 declare(
     "train.lora",
-    rank=Field(
-        0,
-        whole(0),
-        "rank of the adapters that are trained in place of the encoder (LoRA); 0: none",
-        goes_with=("model.encoder", "transformer"),
-    ),
-    alpha=Field(
-        16.0,
-        POSITIVE,
-        "their products are multiplied by alpha / rank",
-        goes_with="train.lora.rank",
-    ),
+    rank=Field(0, whole(0), "rank of adapters trained in place of the encoder (LoRA); 0: none", goes_with=_TRANSFORMER),
+    alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank", goes_with="train.lora.rank"),
     targets=Field(
         ("query", "value"),
         checked_by("a tuple of some of query, key, value, output, mlp_in, mlp_gate, mlp_out, or of all", _TARGETS),
         "matrices with an adapter, also by the names of a family, such as q_proj; ('all',): every one of a layer",
         goes_with="train.lora.rank",
     ),
-    rslora=Field(
-        False,
-        SWITCH,
-        "whether alpha is divided by the root of the rank (rsLoRA)",
-        goes_with="train.lora.rank",
-    ),
-    dropout=Field(
-        0.0,
-        SHARE_BELOW,
-        "dropout on what goes into an adapter",
-        goes_with="train.lora.rank",
-    ),
+    rslora=Field(False, SWITCH, "whether alpha is divided by the rank's root (rsLoRA)", goes_with="train.lora.rank"),
+    dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter", goes_with="train.lora.rank"),
     base=Field(
-        "stored",
-        one_of("type", ("stored", "bfloat16", "float32")),
-        "type that the frozen parameters are kept in: stored (that of their files, if it has 16 bits), or this one",
-        goes_with="train.lora.rank",
+        "stored", choice("stored", "bfloat16", "float32"), "type of the frozen parameters", goes_with="train.lora.rank"
     ),
 )
 declare(
@@ -537,18 +399,12 @@ declare(
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
     keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
     keep_steps=Field(
-        (),
-        whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1),
-        "further steps whose checkpoints stay, for curves; train.init_step reads one",
+        (), whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1), "further checkpoints, for curves"
     ),
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
-    best=Field(
-        "RR",
-        TEXT,
-        "metric that chooses the best step: Success@1, Success@10, Success@100, RR, or one of the recipe's own",
-    ),
+    best=Field("RR", TEXT, "metric of the best step: Success@1, Success@10, Success@100, RR, or one of the recipe"),
 )
 declare("profile", steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 declare(
@@ -556,59 +412,40 @@ declare(
     system=Field(
         "bm25",
         one_of("index", "retrieval.search.index_kind.MINED"),
-        "index to mine from: bm25, or with the base's model exact or scann; random draws from all candidates",
+        "index to mine from, of the base; random: any candidates",
     ),
-    model=Field(
-        "", TEXT, "an embedder that mines for the pairs of pairs.files instead: work directory, folder or hf:NAME"
-    ),
+    model=Field("", TEXT, "an embedder that mines for the pairs of pairs.files: work directory, folder or hf:NAME"),
     reranker=Field("", TEXT, "a cross-encoder whose scores take the place of those of mine.model: likewise"),
     format=Field(
         "tevatron",
         one_of("format", "retrieval.data.labelled.negatives_format.FORMATS"),
-        "file beside negatives.jsonl, which is Tevatron's: triplet or n-tuple, sentence-transformers'",
+        "file beside Tevatron's negatives.jsonl: triplet or n-tuple, sentence-transformers'",
     ),
     negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
     first=Field(1, whole(1), "first rank to draw from, without the positives"),
     last=Field(200, whole(1), "last rank to draw from, without the positives"),
-    margin=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "how much less than the best positive (of mine.model the worst) they score at least; 0: any score",
-    ),
+    margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive (mine.model: the worst) they score; 0: any"),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
     sampling=Field(
-        "random",
-        one_of("way to draw negatives", ("random", "top")),
-        "random, or top: the best that are left; with mine.relative_margin=0.05 TopK-PercPos of 95 % (NV-Retriever)",
+        "random", choice("random", "top"), "top: the best; with mine.relative_margin=0.05 TopK-PercPos (NV-Retriever)"
     ),
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
     # Negatives, clusters or quadruplets made anew while training.
     refresh_makes=Field(
-        "negatives", one_of("kind of refresh", "retrieval.stages.refresh_kind.REFRESHES"), "what a refresh makes anew"
+        "negatives", one_of("kind of refresh", "retrieval.stages.refresh_kind.REFRESHES"), "what a refresh makes"
     ),
     refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
     refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
     patience=Field(
-        0,
-        whole(0),
-        "validations without a better one, then the first refresh comes, from the best step; 0: it comes by steps",
-        goes_with="mine.refresh_every",
+        0, whole(0), "validations without gain before the first refresh; 0: by steps", goes_with="mine.refresh_every"
     ),
     turn_rate=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "highest learning rate after that turn, planned for the steps that are left; 0: as from the start",
-        goes_with="mine.patience",
+        0.0, NOT_NEGATIVE, "highest learning rate after the first refresh; 0: as before", goes_with="mine.patience"
     ),
 )
 declare(
     "teacher",
-    model=Field(
-        "",
-        TEXT,
-        "the teacher, a cross-encoder or an embedder: work directory, folder or hf:NAME; several, with commas, are "
-        "one: the mean of their scores, normalised for each query",
-    ),
+    model=Field("", TEXT, "cross-encoder or embedder, a run, folder or hf:NAME; of several the mean of scaled scores"),
 )
 
 # Search and evaluation.
@@ -616,17 +453,11 @@ declare(
     "encode",
     batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
     shard_size=Field(
-        65_536,
-        whole(1),
-        "texts of a file of embeddings at most, or of another stage's file: those with more of a text have fewer; two "
-        "are in memory at a time, and a run that was killed goes on after the last one",
+        65_536, whole(1), "texts of a file of embeddings, or another stage's; two are in memory at a time"
     ),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
-    truncate=Field(
-        0, whole(0), "dimensions of an embedding that are kept, the first ones, when training has ended; 0: all"
-    ),
+    truncate=Field(0, whole(0), "first dimensions of an embedding that are kept, when training has ended; 0: all"),
     precision=Field("float32", _PRECISION, "how embeddings of candidates are stored, such as bfloat16 or int8"),
-    calibrate=Field(10_000, whole(1), "int8: candidates, spread evenly, that the ranges of dimensions are from"),
     untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
     start=Field(False, SWITCH, "whether the towers that train.init_from names are evaluated too, as a baseline"),
     corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
@@ -634,22 +465,15 @@ declare(
 declare(
     "index",
     dense=Field(
-        "scann",
-        one_of("index", "retrieval.search.index_kind.DENSE"),
-        "dense index: scann, or exact and quantised, which build nothing",
+        "scann", one_of("index", "retrieval.search.index_kind.DENSE"), "dense index; exact and quantised build nothing"
     ),
     precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
     binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
-    rescore=Field(
-        0,
-        whole(0),
-        "quantised, scann: results for each that is asked for which the embeddings score again; 0: none. ScaNN then "
-        "keeps no embeddings of its own",
-    ),
+    rescore=Field(0, whole(0), "quantised, scann: results that embeddings rescore, for each wanted one; 0: none"),
     words=Field(
         ("bm25",),
-        names("one name or more, such as \"('bm25',)\"", 1),
-        "indexes of words; the first one is merged with the dense index",
+        names("one name or more, such as \"('bm25',)\"", bool),
+        "indexes of words; the first is in the hybrid",
     ),
     bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
     bm25_b=Field(0.75, SHARE, "b of BM25"),
@@ -658,14 +482,7 @@ declare(
         one_of("list of stop words", "retrieval.search.words.STOP_WORDS"),
         "words left out; english: Lucene's 33",
     ),
-    bm25_stemmer=Field(
-        "none", one_of("stemmer", "retrieval.search.words.STEMMERS"), "Snowball's stemmer of a language, or none"
-    ),
-    bm25_accents=Field(
-        "vocabulary",
-        one_of("way with accents", ("vocabulary", "fold", "keep")),
-        "whether 'café' is 'cafe': fold, keep or vocabulary",
-    ),
+    bm25_stemmer=Field("none", one_of("stemmer", "retrieval.search.words.STEMMERS"), "Snowball's of a language"),
     bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
     # Expanded and weighted passages.
 )
@@ -675,7 +492,7 @@ declare(
     metrics=Field(
         (),
         names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()"),
-        "metrics as ir_measures writes them, such as RR@10; (): those that suit each set",
+        "metrics of ir_measures; (): those of each set",
     ),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
 )
@@ -684,11 +501,6 @@ declare(
     systems=Field((), _TWO_OR_MORE, "systems to fuse, as tables name them; where they interleave the first one starts"),
     pairs=Field(False, SWITCH, "whether every two of them are fused, in both orders, instead of all together"),
     methods=Field(_FUSIONS, _SOME_FUSIONS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
-    weights=Field(
-        (),
-        tuple_of("a tuple of numbers of 0 or more, such as 0.3,0.7, or ()", NOT_NEGATIVE.fits),
-        "of weighted_sum, one a system; (): validation questions choose, or all count alike",
-    ),
     dense_weight=Field(0.1, SHARE, "weight of the dense list in the hybrid, where no validation questions choose it"),
 )
 declare(
@@ -696,8 +508,8 @@ declare(
     files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
     unknown=Field(
         "refuse",
-        one_of("way with unknown ids", ("refuse", "allow")),
-        "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
+        choice("refuse", "allow"),
+        "ids that the set has not; allow: such queries are left out, and candidates not relevant",
     ),
 )
 declare(
@@ -705,7 +517,7 @@ declare(
     host=Field(
         "127.0.0.1",
         matching("an address such as 127.0.0.1", r"\S+"),
-        "address to listen at; others reach the server at 0.0.0.0, or an address of theirs",
+        "address to listen at; 0.0.0.0: for other machines, too",
     ),
     port=Field(
         8080,
@@ -714,9 +526,7 @@ declare(
     ),
     hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
     origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any"),
-    reranker=Field(
-        "", TEXT, "a work directory, or a cross-encoder's folder or hf:NAME; '': the run's own reranker, if any"
-    ),
+    reranker=Field("", TEXT, "work directory, or a cross-encoder's folder or hf:NAME; '': the run's own, if any"),
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
@@ -725,37 +535,20 @@ declare(
     "export",
     license=Field(
         "",
-        matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
-        "license that the model card names, such as apache-2.0; '': none was given",
+        matching("an identifier such as apache-2.0, or ''", "([a-z0-9][a-z0-9.+-]*)?"),
+        "license that the model card names",
     ),
-    tei=Field(
-        True,
-        SWITCH,
-        "whether modules have the older names, as Text Embeddings Inference knows them; else those that "
-        "sentence-transformers has today",
-    ),
+    tei=Field(True, SWITCH, "whether modules have the names that Text Embeddings Inference knows; else today's"),
     onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
     hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
-    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone"),
 )
 declare(
     "handover",
     to=Field("table", TEXT, "targets, with commas: some of table, vertex and faiss"),
-    collection=Field(
-        "", TEXT, "whose vectors: corpus, or an evaluation set; '': the corpus's, or those of the only set"
-    ),
-    dtype=Field(
-        "float32",
-        one_of("dtype", ("float32", "float16", "int8", "bit")),
-        "float32, float16, int8 (one scale for all) or bit, as the target takes it",
-    ),
+    collection=Field("", TEXT, "whose vectors: corpus or a set; '': the corpus's, or those of the only set"),
     columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
-    metadata=Field(
-        "",
-        PATHS,
-        'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata; without one none',
-    ),
+    metadata=Field("", PATHS, 'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata'),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )
 
@@ -782,10 +575,7 @@ def check(values: Mapping[str, Any]) -> None:
             raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
     for path, field in declared().items():
         if path not in set_values:
-            raise UserError(
-                f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
-                "fields"
-            )
+            raise UserError(f"config.{path} is missing: start from retrieval.config.experiment.defaults()")
         value = set_values[path]
         if value != field.default or type(value) is not type(field.default):  # tables whose default counts stay unread
             check_value(path, value, field.kind)

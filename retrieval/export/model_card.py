@@ -1,7 +1,7 @@
 """The model card of a trained model: a README.md with the metadata that the Hugging Face Hub reads."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,60 +27,36 @@ _NO_TEI = ("t5", "gte")  # the latter under its older name alone
 
 def _notes_of_towers(trained: ConfigDict) -> list[str]:
     model, data = trained.model, trained.data
-    lengths = (
-        f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, special ones among "
-        "them."
-    )
+    lengths = [
+        f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, special ones too."
+    ]
     if model.tied and data.query_length != data.document_length:
-        lengths += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
+        lengths += ["One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."]
     titles = [
-        "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
-        "same.",
+        "A document with a title is the pair (title, text), one without is the text alone, not one of an empty title.",
         "Of a document that is too long the longer of title and text is cut, then both.",
     ]
     again = "; with `normalize_embeddings=True` they have length 1 then, as in training" if model.normalize else ""
     truncated = [f"Of embeddings the first {model.truncate_dim} dimensions are kept{again}."]
     pooler = " Its pooler is of zeros: there is none." if model.family in folders.WITH_POOLER else ""
-    return [
-        lengths,
+    loader = "T5EncoderModel" if model.family == "t5" else "AutoModel"
+    notes = [
+        *lengths,
         *([_JOINED] if data.titles == prefixes.JOINED else titles),
-        *(truncated if model.truncate_dim else []),
-        f"`{'T5EncoderModel' if model.family == 't5' else 'AutoModel'}` loads the encoder alone.{pooler}",
-        note_of_tei(trained),
+        *truncated * bool(model.truncate_dim),
     ]
+    return [*notes, f"`{loader}` loads the encoder alone.{pooler}", note_of_tei(trained)]
 
 
-def _notes_of_late_interaction(trained: ConfigDict) -> list[str]:
-    lengths = trained.data
-    return [
-        f"Queries have {lengths.query_length} tokens and documents at most {lengths.document_length}, special ones "
-        "among them.",
-        "Every token has a vector. A score is the sum, over a query's tokens, of the best product with a document's.",
-        _titles(trained, "PyLate"),
-    ]
-
-
-def _notes_of_sparse(trained: ConfigDict) -> list[str]:
-    lengths, by_table = trained.data, "A table weighs the tokens of queries, without an encoder."
-    return [
-        f"Queries were cut to {lengths.query_length} tokens in training, and documents to {lengths.document_length}.",
-        *([by_table] if trained.model.sparse_queries == "idf" else []),
-        _titles(trained, "`SparseEncoder`"),
-    ]
-
-
-def _notes_of_reranker(trained: ConfigDict) -> list[str]:
-    return [
-        f"Query and document have {trained.data.document_length} tokens together, [CLS] and two [SEP] among them.",
-        f"It was trained with queries of at most {trained.data.query_length} tokens, and nothing here cuts them to "
-        "that.",
-        _JOINED,
-    ]
-
-
-def _titles(trained: ConfigDict, library: str) -> str:
-    lacking = f"It was trained with titles as a text of their own, which {library} does not have: leave them out."
-    return _JOINED if trained.data.titles == prefixes.JOINED else lacking
+def _notes(kind: "Kind", trained: ConfigDict) -> list[str]:
+    """How to use the model, and what it is not good for; Markdown."""
+    if not kind.notes:
+        return _notes_of_towers(trained)
+    notes = [note.format_map(trained.data.to_dict()) for note in kind.notes]
+    if trained.model.sparse_queries == "idf":
+        notes += ["A table weighs the tokens of queries, without an encoder."]
+    lack = f"It was trained with titles as a text of their own, which {kind.library} does not have: leave them out."
+    return [*notes, lack if kind.library and trained.data.titles != prefixes.JOINED else _JOINED]
 
 
 class Kind(NamedTuple):
@@ -90,14 +66,16 @@ class Kind(NamedTuple):
       summary: what it is.
       use: how it is called, in Python.
       task: what the Hub calls it.
-      notes: how to use it, and what it is not good for, from the config that it was trained with; Markdown.
+      notes: how to use it, with fields of `config.data`; () of towers, which `_notes_of_towers` has.
+      library: of theirs, which joins titles with their texts; '' where training does so anyway.
     """
 
     summary: str
     use: str
     task: str
     tags: tuple[str, ...]
-    notes: Callable[[ConfigDict], list[str]]
+    notes: tuple[str, ...] = ()
+    library: str = ""
 
 
 # By `Recipe.published_by`.
@@ -110,7 +88,6 @@ queries, documents = model.encode_query(["a question"]), model.encode_document([
 scores = model.similarity(queries, documents)""",
         "sentence-similarity",
         ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval"),
-        _notes_of_towers,
     ),
     "reranker": Kind(
         "A reranker: a query and a document are read together, and become a score.",
@@ -119,7 +96,10 @@ model = CrossEncoder("FOLDER")
 scores = model.predict([("a question", "a title its text"), ("a question", "a text")])""",
         "text-ranking",
         ("sentence-transformers", "cross-encoder", "reranker"),
-        _notes_of_reranker,
+        (
+            "Query and document have {document_length} tokens together, [CLS] and two [SEP] among them.",
+            "It was trained with queries of at most {query_length} tokens, and nothing here cuts them to that.",
+        ),
     ),
     "late_interaction": Kind(
         "Late interaction: every token of a query and of a document has a vector, and their best matches are added up.",
@@ -129,7 +109,11 @@ query, document = model.encode("a question", is_query=True), model.encode("a tit
 score = scores.colbert_scores([query], [document])""",
         "sentence-similarity",
         ("PyLate", "ColBERT", "sentence-transformers", "feature-extraction", "late-interaction"),
-        _notes_of_late_interaction,
+        (
+            "Queries have {query_length} tokens and documents at most {document_length}, special ones among them.",
+            "A token has a vector. A score sums, over a query's tokens, the best product with one of the document's.",
+        ),
+        "PyLate",
     ),
     "splade": Kind(
         "Learned sparse retrieval: queries and documents become weights of the vocabulary's tokens.",
@@ -139,7 +123,8 @@ queries, documents = model.encode_query(["a question"]), model.encode_document([
 scores = model.similarity(queries, documents)""",
         "feature-extraction",
         ("sentence-transformers", "sparse-encoder", "splade", "feature-extraction"),
-        _notes_of_sparse,
+        ("Queries were cut to {query_length} tokens in training, and documents to {document_length}.",),
+        "`SparseEncoder`",
     ),
 }
 
@@ -168,7 +153,7 @@ def model_card(
     kind = _KINDS[recipe_of(trained).published_by]
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
     data = [f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()]
-    notes = [*kind.notes(trained), *_notes_of_prompts(named)]
+    notes = [*_notes(kind, trained), *_notes_of_prompts(named)]
     notes += ["The folder `onnx` has the model as ONNX, with pooling inside."] if onnx else []
     notes += _notes_of_text(vocabulary, trained.model.dtype)
     results = run_report.results_tables([{**row, "seconds": None} for row in evaluated])  # those are of the machine

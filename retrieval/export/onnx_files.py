@@ -66,9 +66,9 @@ class TowerFunction:
 def check(config: ConfigDict) -> None:
     """Checks that the packages are there which convert, and that the encoder takes texts of any length."""
     if architecture_of(config.model).relative_bias:
+        family = config.model.family
         raise UserError(
-            f"config.export.onnx=True: an encoder of the family {config.model.family} has a bias by distance, which is "
-            "made for one length, and these files take any: leave it out"
+            f"config.export.onnx=True: the family {family} has a bias by distance, of one length: leave it out"
         )
     _packages()
 
@@ -115,10 +115,7 @@ def tower_functions(trained: TrainedTowers) -> list[TowerFunction]:
     params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), parameters_of(trained.towers))
     towers: Any = bind(like)(params)
     data = config.data
-    sides = {
-        QUERY: {"prefix": data.query_prefix, "length": data.query_length},
-        DOCUMENT: {"prefix": data.document_prefix, "length": data.document_length},
-    }
+    sides = {side: {"prefix": data[f"{side}_prefix"], "length": data[f"{side}_length"]} for side in (QUERY, DOCUMENT)}
     sep_id = type_change(data, trained.vocabulary.sep_id)
     embed = {name: functools.partial(_embed, towers, name, sep_id) for name in sides}
     if towers.is_one:

@@ -45,8 +45,8 @@ class TrainedTowers:
         config = truncated(trained, run.holder("encode").config.encode.truncate)
         _check_towers(towers, config.recipe)
         table = prompted.table(of_towers(run))
-        found = {name: text for name, text in table.items() if text or name not in prompts.USUAL}
-        return cls(config, towers, vocabulary, found)
+        named = {name: text for name, text in table.items() if text or name not in prompts.USUAL}
+        return cls(config, towers, vocabulary, named)
 
     def write(self, folder: Path, instead: Callable[[str, Path], None] | None = None, package: str = "") -> None:
         """Writes tied towers as one model, others as one each in `query/` and `document/`, with a router above.
@@ -79,11 +79,8 @@ class TrainedTowers:
                 instead("query_tower", folder)
             return
         document_tower: Any = towers.document_tower
-        both = (
-            (folders.QUERY, query_tower, data.query_length),
-            (folders.DOCUMENT, document_tower, data.document_length),
-        )
-        for name, tower, length in both:
+        for name, tower in ((folders.QUERY, query_tower), (folders.DOCUMENT, document_tower)):
+            length = data[f"{name}_length"]
             (folder / name).mkdir()
             write(folder / name, tower, length=length, default_prompt=name)
             self._write_tokenizer(folder / name, tower, length)
@@ -97,15 +94,15 @@ class TrainedTowers:
         self.vocabulary.export(folder, length=length, types=types)
 
 
-def default_prompt(config: ConfigDict, found: Mapping[str, str]) -> str:
+def default_prompt(config: ConfigDict, named: Mapping[str, str]) -> str:
     """The name of the prompt of a text of which nobody says what it is; '' for none.
 
     Raises:
       UserError: there is no such prompt.
     """
     name = config.data.default_prompt
-    if name and name not in (*found, *prompts.USUAL):
-        raise unknown_name("prompt in config.data.default_prompt", name, (*found, *prompts.USUAL))
+    if name and name not in (*named, *prompts.USUAL):
+        raise unknown_name("prompt in config.data.default_prompt", name, (*named, *prompts.USUAL))
     return name
 
 
@@ -118,8 +115,8 @@ def includes_prompts(config: ConfigDict, vocabulary: Vocabulary) -> bool:
     places = tuple(config.model.pool_from)
     if any(places) and places != (behind := module_fields.behind_prefixes(config, vocabulary)):
         raise UserError(
-            f"stage 'export': config.model.pool_from={places}, and those libraries pool everything, or what stands "
-            f"behind the prefixes, which is {behind} here: train with one of these"
+            f"stage 'export': config.model.pool_from={places}: those libraries pool everything, or what stands behind "
+            f"the prefixes, {behind} here: train with one of these"
         )
     return not any(places)
 
@@ -129,6 +126,5 @@ def _check_towers(towers: TwoTower, recipe: str) -> None:
         raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
     if towers.token_types == "sides":
         raise UserError(
-            "stage 'export': config.model.token_types=sides gives documents token type 1, and those libraries give a "
-            "single text type 0: their embeddings would be others"
+            "stage 'export': config.model.token_types=sides: documents have type 1, and in those libraries type 0"
         )

@@ -71,7 +71,7 @@ def _make(
 def _upload(folder: Path, store: Store) -> None:
     """Puts the files on a store, the manifest last; what was there goes, the manifest first."""
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    there = store.names()
+    there = store.sums().keys()
     if files.MANIFEST not in there and not there <= names:  # what was cut off has the same names
         raise _other(store.url)
     store.delete(files.MANIFEST)

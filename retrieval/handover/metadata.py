@@ -54,8 +54,7 @@ class Metadata:
         if not kind or name in _OWN or is_long or _HALF.search(json.dumps([name, value], ensure_ascii=False)):
             what = "has a meaning of its own here" if name in _OWN else f"is {value!r}"[:200]
             raise UserError(
-                f"{at}: '{name}' {what}; metadata is a text, a number, true or false, or a list of texts, and its name "
-                f"none of {', '.join(_OWN)}"
+                f"{at}: '{name}' {what}; metadata is a text, a number, true, false or a list of texts, of other names"
             )
         before = self.kinds.get(name, kind)
         if {before, kind} == {INTEGER, NUMBER}:
@@ -101,8 +100,7 @@ class Metadata:
         unused = [id for id in self._said if id not in self._used]
         if self._said and len(unused) == len(self._said):
             raise UserError(
-                f"{self._path}: none of its {len(unused):,} lines, such as that of '{unused[0]}', is of "
-                "a passage or a document of the collection: are the ids others?"
+                f"{self._path}: none of its {len(unused):,} lines, such as '{unused[0]}', is of the collection's ids"
             )
         if unused:
             _log.warning(

@@ -1,15 +1,15 @@
 """The systems that vectors are handed over to: `config.handover.to` names them.
 
-table/     vectors/part-00000.parquet, ...: id, vector (fixed_size_list; bits: fixed_size_binary), title, text,
-           metadata (JSON); vectors.json says what the vectors are, and so does each part's entry `retrieval.vectors`;
-           queries/ and queries.json are the same of an evaluation set's queries
+table/     vectors/part-00000.parquet, ...: id, vector (fixed_size_list), title, text, metadata (JSON); vectors.json
+           says what the vectors are, and so does each part's entry `retrieval.vectors`; queries/ and queries.json are
+           the same of an evaluation set's queries
 faiss/     index, of inner products, as `faiss.write_index` writes it; docid, the ids in the order of its rows
 vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, the metadata of an index
 """
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,8 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.handover.vectors import (
-    BIT,
     BLOCK,
     DOCUMENT,
-    DTYPES,
-    FLOAT16,
-    FLOAT32,
-    INT8,
     INTEGER,
     NUMBER,
     PARENT,
@@ -38,7 +33,7 @@ from retrieval.handover.vectors import (
 from retrieval.registry import Table
 
 _MOST_BYTES = 1_000_000_000  # of a part of the table
-_NAMES = ("id", "vector", "bits", "title", "text", "metadata")  # of its columns
+_NAMES = ("id", "vector", "title", "text", "metadata")  # of its columns
 
 _MOST_FILES = 5000  # that Vertex takes
 _INT32 = 1 << 31
@@ -63,28 +58,15 @@ class Target:
     Attributes:
       name: in the config, and of the folder.
       title: what people call it.
-      dtypes: what it can be given.
-      instead: what to do where `dtypes` has not what is wanted.
       load: how the folder is loaded and asked, for its README.
     """
 
     name: str
     title: str
-    dtypes: Sequence[str] = (FLOAT32,)
-    instead: str = "take float32"
     load: str = ""
-
-    def check_dtype(self, dtype: str) -> None:
-        """Checks that it can be given vectors of a dtype."""
-        if dtype not in self.dtypes:
-            raise UserError(
-                f"config.handover.dtype={dtype}: '{self.name}', for {self.title}, takes {' or '.join(self.dtypes)}: "
-                f"{self.instead}"
-            )
 
     def check(self, vectors: Vectors) -> None:
         """Checks that it can be given these vectors, before any is written."""
-        self.check_dtype(vectors.dtype)
 
     def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
         """Writes the files; returns the rows of each that has rows, by its path below the folder.
@@ -112,7 +94,6 @@ class Faiss(Target):
     """pyserini counts rows, so there is no `IndexIDMap`."""
 
     name, title = "faiss", "a flat index of FAISS"
-    instead = "take float32, and compress it with faiss.index_factory"
     load = """    index = faiss.read_index("index")
     ids = [line.rstrip("\\n") for line in open("docid", encoding="utf-8")]
 
@@ -132,8 +113,7 @@ pyserini takes this folder in place of the name of an index: `FaissSearcher(".",
     def _checked(self, id: str) -> str:
         if not id or id != id.strip() or "\n" in id or "\r" in id:
             raise UserError(
-                f"config.handover.to={self.name}: the id {id!r} is empty, has a line break, or white space at an end, "
-                "and pyserini reads ids as lines: give that document another id"
+                f"config.handover.to={self.name}: pyserini reads ids as lines, and {id!r} is none: give it another id"
             )
         return id
 
@@ -145,11 +125,10 @@ class NeutralTable(Target):
     Row groups have 65,536 rows. Texts are compressed, vectors are not: that would hardly make them smaller.
     """
 
-    name, title, dtypes = "table", "a table of Parquet", DTYPES
+    name, title = "table", "a table of Parquet"
     load = "The commands of DuckDB, LanceDB, Hugging Face's `datasets` and Milvus are in docs/guides/handover.md.\n"
 
     def check(self, vectors: Vectors) -> None:
-        super().check(vectors)
         if (taken := next((name for name in vectors.columns if name in _NAMES), None)) is not None:
             raise UserError(f"config.handover.columns: the table has a column '{taken}' already; name others")
 
@@ -169,7 +148,7 @@ def _parquet_parts(folder: Path, vectors: Vectors) -> Iterator[tuple[str, int]]:
 
     folder.mkdir()
     schema, number = _schema(vectors), 0
-    options: Any = {"compression": dict.fromkeys(set(schema.names) - {"vector", "bits"}, "zstd")}
+    options: Any = {"compression": dict.fromkeys(set(schema.names) - {"vector"}, "zstd")}
     options["use_dictionary"] = list(vectors.columns)
     blocks = vectors.blocks()
     block = next(blocks, None)
@@ -187,11 +166,7 @@ def _parquet_parts(folder: Path, vectors: Vectors) -> Iterator[tuple[str, int]]:
 def _schema(vectors: Vectors) -> Any:
     import pyarrow as pa
 
-    stored = {FLOAT32: pa.float32(), FLOAT16: pa.float16(), INT8: pa.int8()}
-    if vectors.dtype == BIT:
-        vector = pa.field("bits", pa.binary(vectors.dimension // 8), nullable=False)
-    else:
-        vector = pa.field("vector", pa.list_(stored[vectors.dtype], vectors.dimension), nullable=False)
+    vector = pa.field("vector", pa.list_(pa.float32(), vectors.dimension), nullable=False)
     types = {TEXT: pa.string(), TEXTS: pa.list_(pa.string()), INTEGER: pa.int64(), NUMBER: pa.float64()}
     types[SWITCH] = pa.bool_()
     texts = [pa.field(name, pa.string(), nullable=False) for name in ("id", "title", "text", "metadata")]
@@ -203,11 +178,8 @@ def _schema(vectors: Vectors) -> Any:
 def _batch(block: Block, schema: Any) -> Any:
     import pyarrow as pa
 
-    flat, kind = np.ascontiguousarray(block.vectors).reshape(-1), schema.field(1).type
-    if schema.names[1] == "bits":
-        vectors = pa.FixedSizeBinaryArray.from_buffers(kind, len(block.ids), [None, pa.py_buffer(flat)])
-    else:
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
+    flat = np.ascontiguousarray(block.vectors).reshape(-1)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=schema.field("vector").type)
     metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
     columns = [pa.array([of.get(f.name) for of in block.metadata], f.type) for f in list(schema)[5:]]
     return pa.RecordBatch.from_arrays(
@@ -230,11 +202,9 @@ Put nothing else into `data/`. Of passages it has ids, vectors and what is filte
 """
 
     def check(self, vectors: Vectors) -> None:
-        super().check(vectors)
         if vectors.rows > _MOST_FILES * BLOCK:
             raise UserError(
-                f"config.handover.to={self.name}: {vectors.rows:,} vectors, and {_MOST_FILES:,} files of {BLOCK:,} are "
-                "the most: hand the collection over in parts"
+                f"config.handover.to={self.name}: {vectors.rows:,} vectors; {_MOST_FILES * BLOCK:,} are the most"
             )
 
     def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
@@ -261,8 +231,7 @@ def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str
             continue
         if kind == INTEGER and not -_INT32 <= value < _INT32:
             raise UserError(
-                f"config.handover.to=vertex: {name}={value} of '{id}' is no whole number of 32 bits, and Vertex has "
-                f"no longer ones: write it as a decimal number ({value}.0), or as a text"
+                f"config.handover.to=vertex: {name}={value} of '{id}' is no whole number of 32 bits: write {value}.0"
             )
         if kind in (INTEGER, NUMBER):
             stored = {"value_int": value} if kind == INTEGER else {"value_double": float(value)}
@@ -278,14 +247,9 @@ def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str
 def _vertex_index(vectors: Vectors, address: str) -> dict[str, Any]:
     """What `--metadata-file` of `gcloud ai indexes create` takes."""
     size, tree = 4 * vectors.dimension * vectors.rows, {"leafNodeEmbeddingCount": 1000, "leafNodesToSearchPercent": 10}
-    return {
-        "contentsDeltaUri": f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data",
-        "config": {
-            "dimensions": vectors.dimension,
-            "approximateNeighborsCount": 150,
-            "distanceMeasureType": "DOT_PRODUCT_DISTANCE",
-            "featureNormType": "NONE",
-            "shardSize": f"SHARD_SIZE_{next((name for most, name in _SHARDS if size < most), 'LARGE')}",
-            "algorithmConfig": {"treeAhConfig": tree},
-        },
-    }
+    shard = f"SHARD_SIZE_{next((name for most, name in _SHARDS if size < most), 'LARGE')}"
+    config = {"dimensions": vectors.dimension, "approximateNeighborsCount": 150}
+    config |= {"distanceMeasureType": "DOT_PRODUCT_DISTANCE", "featureNormType": "NONE", "shardSize": shard}
+    config |= {"algorithmConfig": {"treeAhConfig": tree}}
+    place = f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data"
+    return {"contentsDeltaUri": place, "config": config}

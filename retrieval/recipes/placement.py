@@ -41,7 +41,6 @@ def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> An
     return sharding.parameter_shardings(
         params,
         mesh,
-        rules=config.mesh.rules,
         replicate_below=config.mesh.replicate_below,
         is_stacked=is_stacked,
         is_table=is_table,

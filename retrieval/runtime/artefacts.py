@@ -12,22 +12,26 @@ import fcntl
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval import files, terminal
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.lease import Lease
-from retrieval.runtime.store import Store, all_of, is_url
+from retrieval.runtime.store import Store, all_of, is_url, repeated
 
 CONFIG, RECORDS, CHECKPOINTS, REFRESHED = "config.json", "stages", "checkpoints", "refreshed"
 LOGS = "logs"  # there before all else, and maybe alone
+
+_EVERY = 20.0  # seconds after which a file that grows is put on the store again
 
 # In paths of what `files.atomic` is writing.
 _UNFINISHED = re.compile(r"(^|/)\.tmp-")
@@ -153,8 +157,8 @@ class Artefacts:
             same = {name for name, content in before.items() if (self.folder / name).read_bytes() == content}
             return (wanted | gone) - same
 
-    def put(self, tops: Collection[str]) -> None:
-        """Makes files and folders on the store what they are here.
+    def put(self, tops: Collection[str], deletes: bool = True) -> None:
+        """Makes files and folders on the store what they are here; what is not here may stay there.
 
         Raises:
           UserError: something cannot be written, or another run has taken over.
@@ -163,17 +167,11 @@ class Artefacts:
             if self.lease:
                 self.lease.renew()
             tops = [top for top in tops if top != CHECKPOINTS]
-            looks, stored = self.looks(tops), self.names(tops)
+            looks = self.looks(tops)
+            stored = self.names(tops) if deletes else looks.keys()
             for names in _apart(stored - looks.keys())[::-1]:
                 all_of(self.store.delete, names)
             self.give({*self.unknown(looks), *(looks.keys() - stored)})
-
-    def give_changed(self, top: str) -> None:
-        """As `put`, but deletes nothing."""
-        with self._giving:
-            if self.lease:
-                self.lease.renew()
-            self.give(self.unknown(self.looks([top])))
 
     def unknown(self, looks: Mapping[str, tuple[int, int]]) -> list[str]:
         """Those of some files that are not known to be the same on the store."""
@@ -277,8 +275,7 @@ class Exchange:
         for name in sums:
             if self._sums[name] != sums[name]:
                 raise UserError(
-                    f"{self._copy.url}/{name}: not what another host wrote; see that nobody else writes there, and "
-                    "give the same command again"
+                    f"{self._copy.url}/{name}: not what another host wrote; does anybody else write there? start again"
                 )
 
     def _look(self) -> None:
@@ -287,6 +284,49 @@ class Exchange:
         changed = [self._copy.folder / name for name, look in looks.items() if self._looks.get(name) != look]
         sums = self._sums | files.checksums(self._copy.folder, changed)
         self._sums, self._looks = {name: sums[name] for name in looks}, looks
+
+
+@contextlib.contextmanager
+def followed(copy: Artefacts | None, top: str) -> Iterator[None]:
+    """In the block a file or a folder, by its path below the work directory, is put on the store by this process.
+
+    A store that does not answer does no harm: what counts is put there otherwise.
+    """
+    if copy is None:
+        yield
+        return
+
+    def put() -> None:
+        with contextlib.suppress(UserError):
+            copy.put([top], deletes=False)
+
+    try:
+        with repeated(put, _EVERY):
+            yield
+    finally:
+        put()
+
+
+@contextlib.contextmanager
+def logged(copy: Artefacts) -> Iterator[None]:
+    """In the block the log is followed too: `logs/host-NUMBER-TIME.log`, of each host and each of its starts."""
+    name = f"{LOGS}/host-{hosts.number()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.log"
+    (copy.folder / name).parent.mkdir(exist_ok=True)
+    handler = logging.FileHandler(copy.folder / name, encoding="utf-8")
+    handler.setFormatter(terminal.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("retrieval")
+    logger.addHandler(handler)
+    try:
+        with followed(copy, name):
+            try:
+                yield
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}"  # the terminal has it from who ends the process
+                handler.handle(logging.LogRecord(logger.name, logging.ERROR, "", 0, reason, None, None))
+                raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def _make_place(url: str, use: str) -> Path:

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import logging
 import os
+import platform
 import sys
 import threading
 from typing import Any
@@ -21,11 +22,11 @@ _PAGES, _LARGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 _ONE = threading.Lock()
 
 
-def tell_of_bits(platform: str) -> None:
+def tell_of_bits(kind: str) -> None:
     """Tells the log where a program does not give the same bits again: on GPUs, unless XLA_FLAGS ask for that."""
     flags = (flag.partition("=") for flag in os.environ.get("XLA_FLAGS", "").split())
     is_set = any(name == _DETERMINISTIC and value.lower() in ("", "true", "1") for name, _, value in flags)
-    if platform in ("gpu", "cuda", "rocm") and not is_set:
+    if kind in ("gpu", "cuda", "rocm") and not is_set:
         _log.info(
             "on GPUs a run that was stopped and goes on ends nearly the same; with XLA_FLAGS=%s=true it ends equal to "
             "the bit, at about half of the speed",
@@ -120,17 +121,10 @@ def restart_with_large_pages() -> None:
 
     Whoever sets GLIBC_TUNABLES, be it to nothing, is not overruled.
     """
-    if _PAGES in os.environ or not _is_glibc() or not sys.executable or "-" in sys.orig_argv:
+    if _PAGES in os.environ or platform.libc_ver()[0] != "glibc" or not sys.executable or "-" in sys.orig_argv:
         return
     os.environ[_PAGES] = _LARGE
     sys.stdout.flush()
     sys.stderr.flush()
     signals.hold()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _is_glibc() -> bool:
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError):  # of systems that have none
-        return False

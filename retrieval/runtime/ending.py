@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from retrieval import terminal
 from retrieval.errors import first_line
@@ -45,7 +45,7 @@ def heed_signals() -> None:
 
     def preempted() -> None:
         if (joined := pod.current()) and joined.waiting:
-            _end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
+            end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
 
     signals.heed(preempted)
 
@@ -63,15 +63,19 @@ def end_with_input() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-class Preemption(Protocol):
-    """Whether the machine of some process is about to go away."""
+class Preemption:
+    """Whether the machine of some process is about to go away.
 
-    received: threading.Event
-    """Set when SIGTERM or SIGHUP has come to this process."""
+    Attributes:
+      received: set when SIGTERM or SIGHUP has come to this process.
+    """
+
+    def __init__(self, received: threading.Event):
+        self.received = received
 
     def __call__(self, step: int) -> bool:
         """Whether to save this step and stop. All processes ask after every step and get the same answer."""
-        ...
+        return self.received.is_set()
 
 
 @contextlib.contextmanager
@@ -82,18 +86,10 @@ def watch() -> Iterator[Preemption]:
     processes have to tell each other what they received.
     """
     with signals.deferred() as received:
-        yield _Alone(received) if pod.current() is None else _SyncPoint(received)
+        yield Preemption(received) if pod.current() is None else _SyncPoint(received)
 
 
-class _Alone:
-    def __init__(self, received: threading.Event):
-        self.received = received
-
-    def __call__(self, step: int) -> bool:
-        return self.received.is_set()
-
-
-class _SyncPoint:
+class _SyncPoint(Preemption):
     """JAX's service, which agrees on a step. Its handler of SIGTERM is called by ours, which knows of SIGHUP too."""
 
     _handler: Any = None  # JAX's, of which there is one in a process
@@ -102,7 +98,8 @@ class _SyncPoint:
         import jax
         from jax._src import distributed
 
-        self.received, self._passed_on = received, False
+        super().__init__(received)
+        self._passed_on = False
         if _SyncPoint._handler is None:
             ours = signal.getsignal(signal.SIGTERM)
             jax.config.update("jax_enable_preemption_service", True)
@@ -144,10 +141,20 @@ def leave(code: int, why: str = "") -> NoReturn:
     os._exit(code)
 
 
-def end(code: int, why: str) -> NoReturn:
-    """Ends the process at once, from any of its threads: what is written is whole at every moment."""
+def end(code: int, why: str) -> None:
+    """Ends the process at once, from any of its threads, unless it is ending already; the others of a pod hear of it.
+
+    What is written is whole at every moment.
+    """
+    if joined := pod.current():
+        if joined.leaving.is_set():
+            return
+        joined.code = code
+        joined.leaving.set()
     print(terminal.printable(why), file=sys.stderr, flush=True)
     sys.stdout.flush()
+    if joined:
+        _announce(code, why)
     os._exit(code)
 
 
@@ -178,7 +185,7 @@ def listen(joined: Pod) -> None:
         _lose(error)
         return
     time.sleep(_NEWS)
-    _end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
+    end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
 
 
 def ask_for_news() -> None:
@@ -187,26 +194,13 @@ def ask_for_news() -> None:
 
 
 def _lose(reason: Exception | str) -> None:
-    _end(EXIT_CODE, _LOST.format(first_line(reason)))
+    end(EXIT_CODE, _LOST.format(first_line(reason)))
 
 
 def lose_for_good(reason: str) -> NoReturn:
     """Ends this process, for which the others are gone."""
     _lose(reason)
     _wait_for_the_end()
-
-
-def _end(code: int, why: str) -> None:
-    """Ends this process, from any of its threads, unless it is ending already."""
-    joined = pod.current()
-    if joined is None or joined.leaving.is_set():
-        return
-    joined.code = code
-    joined.leaving.set()
-    print(terminal.printable(why), file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    _announce(code, why)
-    os._exit(code)
 
 
 def _wait_for_the_end() -> NoReturn:

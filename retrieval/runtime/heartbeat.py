@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from retrieval.runtime import pod
+
 # Seconds for a client that is well to answer.
 _PATIENCE = 2
 
@@ -55,12 +57,7 @@ _handler: Any = None  # collected, it could not be called
 
 
 def _answers(ask: Callable[[], Any]) -> bool:
-    answered = threading.Event()
-
-    def wait() -> None:
-        with contextlib.suppress(Exception):
-            ask()
-        answered.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return answered.wait(_PATIENCE)
+    thread = threading.Thread(target=pod.quietly, args=[ask], daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
+    return not thread.is_alive()

@@ -54,13 +54,8 @@ def connect() -> None:
     try:
         library = vars(distributed)["_jax"]
         with heartbeat.heard(library, ending.ask_for_news, ending.lose_for_good):
-            jax.distributed.initialize(
-                None,
-                *numbers,
-                cluster_detection_method=method,
-                initialization_timeout=_ARRIVAL,
-                heartbeat_timeout_seconds=ending.SILENCE,
-            )
+            waits = {"initialization_timeout": _ARRIVAL, "heartbeat_timeout_seconds": ending.SILENCE}
+            jax.distributed.initialize(None, *numbers, cluster_detection_method=method, **waits)
     except (ValueError, RuntimeError, TypeError) as error:
         if distributed.global_state.client is not None:  # so it is known which hosts there are; why is not told
             ending.end(EXIT_CODE, _ABSENT)
@@ -188,7 +183,7 @@ def lead(work: Callable[[Give], Any], obey: Callable[[Any], None]) -> Any:
             tell_all(functools.partial(_raise, error))
             raise
         return tell_all(lambda: {"result": result})["result"]
-    while "result" not in (order := tell_all(_nothing)):
+    while "result" not in (order := tell_all(lambda: None)):
         obey(order["order"])
     return order["result"]
 
@@ -219,7 +214,3 @@ def _number(name: str) -> int | None:
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
-
-
-def _nothing() -> None:
-    """What the first process alone is asked for."""

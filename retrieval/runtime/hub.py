@@ -74,11 +74,10 @@ def check_login(name: str) -> None:
         huggingface_hub.HfApi(endpoint=endpoint()).whoami()
 
 
-def push(folder: Path, name: str, private: bool) -> str:
+def push(folder: Path, name: str) -> str:
     """Makes the files of a folder the newest commit of a model, all of them or none; returns its address.
 
-    Args:
-      private: whether a model that is not there yet is made for its owner alone.
+    A model that is not there yet is made for its owner alone.
 
     Raises:
       UserError: the hub does not answer, or does not let us.
@@ -87,7 +86,7 @@ def push(folder: Path, name: str, private: bool) -> str:
 
     api = huggingface_hub.HfApi(endpoint=endpoint())
     with explaining(PREFIX + name):
-        api.create_repo(name, private=private, exist_ok=True)
+        api.create_repo(name, private=True, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
     return commit.commit_url
 
@@ -109,32 +108,20 @@ def explaining(
     """
     from huggingface_hub import errors
 
+    unreachable = errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    reasons = {
+        errors.GatedRepoError: f"its owner asks for an agreement: accept it on the {what}'s page, then log in",
+        errors.RevisionNotFoundError: f"the {what} has no such revision; name a branch, a tag or a commit of it",
+        errors.RepositoryNotFoundError: f"the hub has no such {what}, or it is private: see its name, or log in",
+        errors.HFValidationError: f"no name of a {what}; write {form}",
+        errors.LocalTokenNotFoundError: "nobody is logged in: set HF_TOKEN, or log in with `hf auth login`",
+        errors.HfHubHTTPError: "the hub refuses ({})",
+        unreachable: f"the hub does not answer, and the cache has no such {what}: see the network, or name a folder",
+        OSError: "{}",
+    }
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise UserError(
-            f"{value}: its owner asks for an agreement: accept it on the {what}'s page, then log in"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(f"{value}: the {what} has no such revision; name a branch, a tag or a commit of it") from error
-    except errors.RepositoryNotFoundError as error:
-        raise UserError(
-            f"{value}: the hub has no such {what}, or it is private: look at its name, or log in (HF_TOKEN)"
-        ) from error
-    except errors.HFValidationError as error:
-        raise UserError(f"{value}: no name of a {what}; write {form}") from error
-    except errors.LocalTokenNotFoundError as error:
-        raise UserError(f"{value}: nobody is logged in: set HF_TOKEN, or log in with `hf auth login`") from error
-    except errors.HfHubHTTPError as error:
-        raise UserError(f"{value}: the hub refuses ({first_line(error)})") from error
-    except (
-        errors.LocalEntryNotFoundError,
-        errors.OfflineModeIsEnabled,
-        errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
-    ) as error:
-        raise UserError(
-            f"{value}: the hub does not answer, and the cache has no such {what}: look at the network, or name a "
-            f"folder with the {what}'s files"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{value}: {error.strerror or first_line(error)}") from error
+    except (OSError, errors.HFValidationError, unreachable[-1]) as error:
+        reason = next(reason for kinds, reason in reasons.items() if isinstance(error, kinds))
+        said = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{value}: {reason.format(said)}") from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from retrieval.errors import UserError
 from retrieval.files import LOCK
 from retrieval.runtime import ending
-from retrieval.runtime.store import Store
+from retrieval.runtime.store import Store, repeated
 
 _log = logging.getLogger(__name__)
 
@@ -60,14 +60,10 @@ class Lease:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Renews it in a thread, and gives it back in the end. Where it cannot be renewed, the process ends."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._keep, args=[ended], daemon=True)
-        thread.start()
         try:
-            yield
+            with repeated(self._keep, _RENEWED_AFTER):
+                yield
         finally:
-            ended.set()
-            thread.join()
             with contextlib.suppress(UserError):  # it runs out by itself
                 self.renew()  # another's is not deleted
                 self._store.delete(LOCK)
@@ -97,10 +93,9 @@ class Lease:
         remedy = "wait for it, end it, or use another --workdir"
         raise UserError(f"{self._store.url}: another run writes to it ({who}); {remedy}")
 
-    def _keep(self, ended: threading.Event) -> None:
-        while not ended.wait(_RENEWED_AFTER):
-            try:
-                self.renew()
-            except UserError as error:
-                if isinstance(error, TakenError) or time.monotonic() > self._renewed + _VALID:
-                    ending.end(2, f"error: {error}")
+    def _keep(self) -> None:
+        try:
+            self.renew()
+        except UserError as error:
+            if isinstance(error, TakenError) or time.monotonic() > self._renewed + _VALID:
+                ending.end(2, f"error: {error}")

@@ -32,13 +32,13 @@ class PreemptedError(KeyboardInterrupt):
     """
 
 
-_grace = GRACE
-_received: int | None = None  # the signal that ends this process
+grace = GRACE  # of this process
+received: int | None = None  # the signal that has raised an exception, whatever has become of that
 _leaving = False
 
 
 def heed(preempted: Callable[[], None]) -> None:
-    """From now on a signal raises an exception in the main thread, and `grace()` seconds later the process is gone.
+    """From now on a signal raises an exception in the main thread, and `grace` seconds later the process is gone.
 
     That is `PreemptedError`, or `KeyboardInterrupt` for SIGINT, of which a second one ends the process at once. What is
     written is whole at every moment. So a process that is in a long computation then may as well end there.
@@ -55,17 +55,6 @@ def heed(preempted: Callable[[], None]) -> None:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` and a shell's `&` have it
             signal.signal(number, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STATUS)
-
-
-def grace() -> float:
-    """Seconds from a signal to the end of the process."""
-    return _grace
-
-
-def set_grace(seconds: float) -> None:
-    """Takes the place of `GRACE`."""
-    global _grace
-    _grace = seconds
 
 
 def hold() -> None:
@@ -89,11 +78,6 @@ def deferred() -> Iterator[threading.Event]:
         _interrupt(signal.SIGTERM)
 
 
-def received() -> int | None:
-    """The signal that has raised an exception, whatever has become of that."""
-    return _received
-
-
 def leave() -> None:
     """No signal raises an exception any more: the process is at its end."""
     global _leaving
@@ -105,12 +89,12 @@ def _count_down(reads: int, preempted: Callable[[], None]) -> None:
         pass
     if number != signal.SIGINT:
         preempted()
-    end = time.monotonic() + _grace
+    end = time.monotonic() + grace
     while time.monotonic() < end:
         time.sleep(_AGAIN)
         if select.select([reads], [], [], 0)[0] and signal.SIGINT in os.read(reads, 1 << 10):
             break
-        if _received and not _leaving:
+        if received and not _leaving:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     with contextlib.suppress(OSError):  # of a terminal that is gone
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"{INTERRUPTED}\n".encode())
@@ -119,15 +103,15 @@ def _count_down(reads: int, preempted: Callable[[], None]) -> None:
 
 def _interrupt(number: int, *_: Any) -> None:
     """Raises the exception of the first signal, unless it is being handled, here or further up."""
-    global _received
+    global received
     if _leaving:
         return
-    _received = _received or number
+    received = received or number
     error = sys.exception()
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     if not error:
-        raise (KeyboardInterrupt if _received == signal.SIGINT else PreemptedError)(INTERRUPTED)
+        raise (KeyboardInterrupt if received == signal.SIGINT else PreemptedError)(INTERRUPTED)
 
 
 def _ignore(*_: Any) -> None:

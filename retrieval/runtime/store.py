@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -48,10 +49,7 @@ class Store:
         if not self._root:
             raise UserError(f"{url}: no bucket; name one, and a folder in it, such as gs://bucket/run")
         if strange := set("*?[") & set(rest):
-            raise UserError(
-                f"{url}: '{min(strange)}' stands for other characters where objects are looked for; name an address "
-                "without it"
-            )
+            raise UserError(f"{url}: '{min(strange)}' is a wildcard of stores; name an address without it")
         if self.scheme not in _PACKAGES:
             raise unknown_name(f"scheme of {url}:", self.scheme, _PACKAGES)
         self._system: Any = _file_system(self.scheme)
@@ -63,16 +61,12 @@ class Store:
 
         return epath.Path(self.url)
 
-    def names(self) -> set[str]:
-        """All of them.
+    def sums(self, below: str = "") -> dict[str, str]:
+        """Size and checksum of all objects, or of those below a name, as the store has computed it; by name.
 
         Raises:
           UserError: they cannot be listed, or one would lead out of a folder.
         """
-        return set(self.sums())
-
-    def sums(self, below: str = "") -> dict[str, str]:
-        """Size and checksum of all objects, or of those below a name, as the store has computed it; by name."""
         with self._telling("listed", below):
             listed = self._system.find(f"{self._root}/{below}".rstrip("/"), detail=True)
         sums = {name.removeprefix(f"{self._root}/"): _sum(info) for name, info in listed.items()}
@@ -154,9 +148,9 @@ class Store:
             yield
         except Exception as error:
             why = "no such bucket or object" if isinstance(error, FileNotFoundError) else first_line(error)
+            where = f"{self.url}{name and '/'}{name}"
             raise UserError(
-                f"{self.url}{name and '/'}{name}: cannot be {what} ({why}); see that the bucket is there "
-                "and may be read and written to from here; the same command goes on from what is finished"
+                f"{where}: cannot be {what} ({why}); give us access there, and the same command goes on"
             ) from error
 
 
@@ -169,12 +163,29 @@ def array_store(url: str) -> dict[str, Any]:
     return spec
 
 
+@contextlib.contextmanager
+def repeated(function: Callable[[], Any], seconds: float) -> Iterator[None]:
+    """In the block a thread calls a function again and again, so many seconds apart."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
     """Calls a function with each of some names, several at a time. Only the main thread is interrupted."""
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        for _ in pool.map(function, names):
-            pass
+        list(pool.map(function, names))
     finally:
         pool.shutdown(cancel_futures=True)
 

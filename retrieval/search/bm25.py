@@ -26,7 +26,7 @@ from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, regi
 from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words
 
-WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")  # the fields that say what a word is
+WORDS = ("index.bm25_stop_words", "index.bm25_stemmer")  # the fields that say what a word is
 MOST = (1 << 31) - 1  # times that a word of a passage can count
 _PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
@@ -34,20 +34,24 @@ _REMEDY = "--stage=index makes it again"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Parameters:
+class Parameters:
+    """What an index was made with: `Bm25Index.build` says what they are."""
+
     document: str
     k1: float
     b: float
     words: Words
 
+    def __post_init__(self):
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise UserError(f"BM25: k1 is {self.k1} and b is {self.b}; k1 must be 0 or more and b between 0 and 1")
+
 
 class Bm25Index:
     """A [words, passages] matrix of BM25 weights and the words of its rows."""
 
-    def __init__(self, weights_VN: scipy.sparse.csr_array, vocabulary: dict[str, int], parameters: _Parameters):
-        self._index = SparseIndex(weights_VN)
-        self._vocabulary = vocabulary
-        self._parameters = parameters
+    def __init__(self, weights_VN: scipy.sparse.csr_array, vocabulary: dict[str, int], parameters: Parameters):
+        self._index, self._vocabulary, self.parameters = SparseIndex(weights_VN), vocabulary, parameters
 
     @classmethod
     def build(
@@ -65,7 +69,7 @@ class Bm25Index:
         Raises:
           UserError: no text has a word, or a parameter is out of its range.
         """
-        return cls._of_counts(map(Counter, words.of(texts)), document, k1, b, words)
+        return cls._of_counts(map(Counter, words.of(texts)), Parameters(document, k1, b, words))
 
     @classmethod
     def from_frequencies(
@@ -106,15 +110,11 @@ class Bm25Index:
                         )
                 yield counts
 
-        return cls._of_counts(counted(), document, k1, b, words)
+        return cls._of_counts(counted(), Parameters(document, k1, b, words))
 
     @classmethod
-    def _of_counts(
-        cls, passages: Iterable[Mapping[str, int]], document: str, k1: float, b: float, words: Words
-    ) -> "Bm25Index":
+    def _of_counts(cls, passages: Iterable[Mapping[str, int]], parameters: Parameters) -> "Bm25Index":
         """The index of passages, each a word -> how often it is there."""
-        if k1 < 0 or not 0 <= b <= 1:
-            raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__  # a new word gets the next number
         # 8 bytes for every word of a passage, however often it is there. MS MARCO has some 250 million.
@@ -127,8 +127,8 @@ class Bm25Index:
             raise UserError(f"BM25: none of the {len(ends) - 1} texts has a word to search for")
         # The arrays are the memory of these, not copies of it.
         arrays = np.asarray(numbers), np.asarray(counts), np.asarray(ends)
-        weights_VN = _weights(*arrays, len(vocabulary), k1, b)
-        return cls(weights_VN, dict(vocabulary), _Parameters(document, k1, b, words))
+        weights_VN = _weights(*arrays, len(vocabulary), parameters.k1, parameters.b)
+        return cls(weights_VN, dict(vocabulary), parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -136,7 +136,7 @@ class Bm25Index:
             temporary.mkdir()
             scipy.sparse.save_npz(temporary / _WEIGHTS, self._index.weights, compressed=False)
             write_json(temporary / _VOCABULARY, self._vocabulary)
-            write_json(temporary / _PARAMETERS, dataclasses.asdict(self._parameters))
+            write_json(temporary / _PARAMETERS, dataclasses.asdict(self.parameters))
             write_manifest(temporary)
 
     @classmethod
@@ -150,21 +150,18 @@ class Bm25Index:
         verify_manifest(folder, _REMEDY)
         arrays, path = read_arrays(folder / _WEIGHTS, _REMEDY), folder / _WEIGHTS
         try:
-            count, texts = arrays["shape"].tolist()
-            weights_VN = scipy.sparse.csr_array(
-                (arrays["data"], arrays["indices"], arrays["indptr"]), shape=(count, texts)
-            )
+            shape, parts = tuple(arrays["shape"].tolist()), [arrays[name] for name in ("data", "indices", "indptr")]
+            weights_VN = scipy.sparse.csr_array(tuple(parts), shape=shape)
             weights_VN.check_format(full_check=True)  # SciPy's products follow an index out of the matrix
             if weights_VN.dtype != np.float32 or not np.isfinite([weights_VN.min(), weights_VN.max()]).all():
                 raise ValueError("weights that are no finite numbers of 32 bits")
             path = folder / _VOCABULARY
             vocabulary = read_json(path)
-            if not all(type(row) is int and 0 <= row < count for row in vocabulary.values()):
+            if not all(type(row) is int and 0 <= row < shape[0] for row in vocabulary.values()):
                 raise ValueError("words without a row")
             path = folder / _PARAMETERS
             values = read_json(path)
-            words, k1, b = Words(**values["words"]), float(values["k1"]), float(values["b"])
-            return cls(weights_VN, vocabulary, _Parameters(str(values["document"]), k1, b, words))
+            return cls(weights_VN, vocabulary, Parameters(**values | {"words": Words(**values["words"])}))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, UserError) as error:
             raise UserError(f"{path}: not the {path.stem} of an index ({error}); {_REMEDY}") from error
 
@@ -172,19 +169,9 @@ class Bm25Index:
         return len(self._index)
 
     @property
-    def k1(self) -> float:
-        """How soon more occurrences of a word stop to matter."""
-        return self._parameters.k1
-
-    @property
-    def b(self) -> float:
-        """How much longer texts are discounted."""
-        return self._parameters.b
-
-    @property
     def description(self) -> str:
         """What was indexed and how, in words for a report."""
-        parameters = self._parameters
+        parameters = self.parameters
         return (
             f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}; {parameters.words.description}), "
             f"document = {parameters.document}, {len(self):,} documents"
@@ -194,21 +181,14 @@ class Bm25Index:
         """The `k` best passages for each query, ties to the smaller row; only passages that share a word with it.
 
         97,888 questions over 100,000 passages take 20 s on 2 CPU cores.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
         """
-        words = self._words(queries)
+        texts = self.parameters.words.of(queries)
+        words = [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
         columns = np.array([word for query in words for word in query], np.int32)
         ends = np.cumsum([0, *map(len, words)])
         shape = len(words), len(self._vocabulary)
         counts_QV = scipy.sparse.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
         return self._index.search(counts_QV, k)
-
-    def _words(self, queries: Sequence[str]) -> list[list[int]]:
-        """The vocabulary's numbers of each query's known words."""
-        texts = self._parameters.words.of(queries)
-        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
 
 
 class Bm25Kind(IndexKind):
@@ -244,9 +224,7 @@ class Bm25Kind(IndexKind):
 
 def words_of(contents: Texts, options: Options) -> Words:
     """What counts as a word. With a vocabulary accents are folded as the towers do, or BM25 would be the weaker."""
-    accents = options["index.bm25_accents"]
-    folds = contents.folds_accents() if accents == "vocabulary" else accents == "fold"
-    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds)
+    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], contents.folds_accents())
 
 
 @register
@@ -268,15 +246,14 @@ class Bm25Also(Bm25Kind):
     options = ("index.bm25_also", *WORDS)
 
     def check(self, options: Options) -> None:
-        if not options["index.bm25_also"]:
-            raise UserError("config.index.bm25_also=(): give the index bm25_also its k1 and b, such as 0.9,0.4")
+        if not (also := options["index.bm25_also"]) or also[1] > 1:
+            raise UserError(f"config.index.bm25_also={tuple(also)}: give k1 and b, which is at most 1, such as 0.9,0.4")
 
     def parameters(self, options: Options) -> tuple[float, float]:
-        k1, b = options["index.bm25_also"]
-        return k1, b
+        return options["index.bm25_also"]
 
     def system_of(self, index: Bm25Index) -> str:
-        return f"bm25 ({index.k1:g}, {index.b:g})"
+        return f"bm25 ({index.parameters.k1:g}, {index.parameters.b:g})"
 
 
 def _weights(

@@ -43,6 +43,7 @@ Embed = Callable[[np.ndarray], np.ndarray]
 _AHEAD, _CHUNK = 8, 1024
 _FEW = 32  # texts that are embedded as one batch
 _KEY = "S16"
+_IDS, _KEYS, _CLIPPED = ".ids.json", ".keys.npy", ".clipped.npy"  # beside the vectors of a shard
 _REMEDY = "delete it and encode again"
 
 
@@ -110,10 +111,8 @@ def encode(
         vector_codes.write(folder, name, form)
     sharded_map.write_shards(paths, texts, total, shard_size, make, write)
     if before and rows_made:
-        _log.info(
-            "%s, %s, %s: reused %s of %s vectors",
-            *(folder.parent.name, folder.name, name, f"{reused:,}", f"{rows_made:,}"),
-        )
+        where = f"{folder.parent.name}, {folder.name}, {name}"
+        _log.info("%s: reused %s of %s vectors", where, f"{reused:,}", f"{rows_made:,}")
 
 
 def _coded(vectors_NE: np.ndarray, form: Form | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -133,12 +132,10 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
 
 def write(path: Path, shard: Shard) -> None:
     """Writes the files of a shard."""
-    files.write_text(_ids_path(path), json.dumps(shard.ids, ensure_ascii=False))
-    files.write_array(path, shard.stored_NS)
-    if shard.keys_N is not None:
-        files.write_array(_keys_path(path), shard.keys_N)
-    if shard.clipped_N is not None:
-        files.write_array(_clipped_path(path), shard.clipped_N)
+    files.write_text(path.with_suffix(_IDS), json.dumps(shard.ids, ensure_ascii=False))
+    for suffix, array in ((".npy", shard.stored_NS), (_KEYS, shard.keys_N), (_CLIPPED, shard.clipped_N)):
+        if array is not None:
+            files.write_array(path.with_suffix(suffix), array)
 
 
 def clipped(folder: Path, name: str) -> int | None:
@@ -146,7 +143,7 @@ def clipped(folder: Path, name: str) -> int | None:
     form = vector_codes.read(folder, name)
     if not (form and form.has_range):
         return None
-    whole = (_clipped_path(path) for path in _whole_paths(folder, name) if len(_read_ids(path)))
+    whole = (path.with_suffix(_CLIPPED) for path in _whole_paths(folder, name) if len(_read_ids(path)))
     return sum(int(_read_shard(path).sum()) for path in whole)
 
 
@@ -227,13 +224,13 @@ class _Older:
     def __init__(self, rows: StoredRows):
         """Reads the keys of all shards, and looks whether their vectors are whole."""
         self._rows = rows
-        keys_N = np.concatenate([_read_shard(_keys_path(path)) for path in rows.paths])
+        keys_N = np.concatenate([_read_shard(path.with_suffix(_KEYS)) for path in rows.paths])
         self._order = np.argsort(keys_N, kind="stable")
         self._sorted = keys_N[self._order]
         for path in rows.paths:
             sharded_map.verify(path, _REMEDY)
         has_range = rows.form and rows.form.has_range
-        self._clipped_N = [_read_shard(_clipped_path(path)) for path in rows.paths] if has_range else []
+        self._clipped_N = [_read_shard(path.with_suffix(_CLIPPED)) for path in rows.paths] if has_range else []
 
     @classmethod
     def of(cls, folder: Path, name: str, form: Form) -> "_Older | None":
@@ -346,20 +343,8 @@ def _read_shard(path: Path, mapped: bool = False) -> np.ndarray:
     return files.read_array(sharded_map.verify(path, _REMEDY), _REMEDY, mapped)
 
 
-def _ids_path(shard: Path) -> Path:
-    return shard.with_suffix(".ids.json")
-
-
-def _keys_path(shard: Path) -> Path:
-    return shard.with_suffix(".keys.npy")
-
-
-def _clipped_path(shard: Path) -> Path:
-    return shard.with_suffix(".clipped.npy")
-
-
 def _read_ids(shard: Path) -> list[str]:
-    return files.read_json(sharded_map.verify(_ids_path(shard), _REMEDY))
+    return files.read_json(sharded_map.verify(shard.with_suffix(_IDS), _REMEDY))
 
 
 def _rows(
@@ -397,11 +382,7 @@ def _embedded(embed: Embed, made: Iterable[tuple[list[int], np.ndarray]]) -> Ite
 
 
 def _finite(values_BE: Any, rows: int) -> np.ndarray:
-    """The first rows of a batch's embeddings.
-
-    Raises:
-      UserError: one holds NaN or infinity.
-    """
+    """The first rows of a batch's embeddings."""
     values_BE = np.asarray(values_BE, np.float32)[:rows]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")

@@ -78,10 +78,8 @@ class Layout:
 
     def place(self, rows_NS: Rows) -> jax.Array:
         """The rows and their padding on the devices; only the rows of this process's devices are read."""
-        shape, sharding = (
-            (self.mesh.size * self.share, rows_NS.shape[1]),
-            NamedSharding(self.mesh, P(self.mesh.axis_names)),
-        )
+        shape = self.mesh.size * self.share, rows_NS.shape[1]
+        sharding = NamedSharding(self.mesh, P(self.mesh.axis_names))
         indices = sharding.addressable_devices_indices_map(shape)
         parts = [self._share_of(rows_NS, index[0].start or 0, device) for device, index in indices.items() if index]
         return jax.make_array_from_single_device_arrays(shape, sharding, parts)
@@ -143,14 +141,13 @@ class ExactIndex:
         self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = Layout.of(self._candidates, mesh, self._form.packing(bits) if self._form else None)
+        self._layout = Layout.of(
+            self._candidates, mesh, self._form and Packing(self._form.precision, self._form.dim, bits)
+        )
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The `k` candidates with the largest inner product for each query, ties to the smaller row.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 beyond the number of candidates.
 
         Raises:
           UserError: a query holds NaN or infinity, has another size than the candidates, or an inner product
@@ -202,8 +199,7 @@ class Quantised(IndexKind):
     def check(self, options: Options) -> None:
         if options["index.binary_queries"] and options["index.precision"] != BINARY:
             raise UserError(
-                f"config.index.binary_queries=True: config.index.precision={options['index.precision']} has no bits; "
-                f"set the first to False, or the second to {BINARY}"
+                f"config.index.binary_queries=True needs bits: set it to False, or config.index.precision={BINARY}"
             )
 
     def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
@@ -256,8 +252,7 @@ def finite_embeddings(embeddings: np.ndarray, what: str) -> np.ndarray:
     if embeddings.size and not np.isfinite([embeddings.min(), embeddings.max()]).all():
         bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
         raise UserError(
-            f"{len(bad)} of {len(embeddings)} {what} embeddings hold NaN or infinity, the first in row {bad[0]}: "
-            "the model diverged or the file is damaged; encode again from a good checkpoint"
+            f"{len(bad)} of {len(embeddings)} {what} embeddings are not finite, first row {bad[0]}: encode again"
         )
     return embeddings
 
@@ -266,10 +261,8 @@ def matching_queries(queries_QE: np.ndarray, dimensions: int) -> np.ndarray:
     """`finite_embeddings` of queries that must have as many dimensions as the candidates."""
     queries_QE = finite_embeddings(queries_QE, "query")
     if queries_QE.shape[1] != dimensions:
-        raise UserError(
-            f"the queries have {queries_QE.shape[1]} dimensions and the candidates {dimensions}: "
-            "encode both with the same model"
-        )
+        sizes = f"{queries_QE.shape[1]} dimensions and the candidates {dimensions}"
+        raise UserError(f"the queries have {sizes}: encode both with the same model")
     return queries_QE
 
 

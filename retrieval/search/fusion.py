@@ -17,6 +17,8 @@ Run = tuple[np.ndarray, np.ndarray]
 # (docs/design.md#the-hybrids-weight), so a hybrid with it is no fair test on SQuAD.
 DENSE_WEIGHT = 0.1
 
+_CONSTANT = 60  # of reciprocal ranks
+
 # Queries that are fused at once: bounds the memory, whatever the number of queries.
 _BATCH = 8192
 
@@ -33,24 +35,17 @@ def interleave(runs: Sequence[Run], k: int) -> Run:
     Raises:
       UserError: there are fewer than two runs.
     """
-    gains = [lambda scores, turn=turn: 1 / (_places(scores) * len(runs) + turn) for turn in range(1, len(runs) + 1)]
+    gains = [lambda scores, first=first: 1 / (_places(scores) * len(runs) + first) for first in range(1, len(runs) + 1)]
     return _fuse(runs, gains, np.maximum, k)
 
 
-def reciprocal_rank(runs: Sequence[Run], k: int, constant: float = 60) -> Run:
-    """Orders candidates by the sum of 1 / (constant + rank) over the runs (Cormack et al. 2009).
-
-    Ties go to the smaller row.
-
-    Args:
-      constant: how little the first ranks stand out; 0 or more.
+def reciprocal_rank(runs: Sequence[Run], k: int) -> Run:
+    """Orders candidates by the sum of 1 / (60 + rank) over the runs (Cormack et al. 2009), ties to the smaller row.
 
     Raises:
-      UserError: there are fewer than two runs, or the constant is negative.
+      UserError: there are fewer than two runs.
     """
-    if not constant >= 0:
-        raise UserError(f"reciprocal rank fusion: the constant is {constant}; it must be 0 or more")
-    return _fuse(runs, [lambda scores: 1 / (constant + 1 + _places(scores))] * len(runs), np.add, k)
+    return _fuse(runs, [lambda scores: 1 / (_CONSTANT + 1 + _places(scores))] * len(runs), np.add, k)
 
 
 def weighted_sum(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
@@ -90,17 +85,14 @@ def _fuse(runs: Sequence[Run], gains: Sequence[Callable[[np.ndarray], np.ndarray
     """
     if len(runs) < 2:
         raise UserError(f"fusion of {len(runs)} runs; at least two are needed")
-    lengths = [len(rows) for _, rows in runs]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"runs of {lengths} queries: they must have the same number")
-    scores_QK, rows_QK = no_results(lengths[0], k)
+    scores_QK, rows_QK = no_results(len(runs[0][1]), k)
     for start in range(0, len(rows_QK), _BATCH):
         batch = slice(start, start + _BATCH)
         gained = [gain(scores[batch]) for gain, (scores, _) in zip(gains, runs)]
         scores, rows = _combined([rows[batch] for _, rows in runs], gained, combine)
-        found = min(k, rows.shape[1])
-        scores_QK[batch, :found] = scores[:, :found]
-        rows_QK[batch, :found] = np.where(np.isneginf(scores), -1, rows)[:, :found]
+        depth = min(k, rows.shape[1])
+        scores_QK[batch, :depth] = scores[:, :depth]
+        rows_QK[batch, :depth] = np.where(np.isneginf(scores), -1, rows)[:, :depth]
     return scores_QK, rows_QK
 
 

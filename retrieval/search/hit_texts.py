@@ -26,15 +26,15 @@ def marked(texts: Sequence[str], wanted: Collection[str], words: Words) -> list[
     places = [list(spans(text)) for text in texts]
     # Words come again, within a text and in others: each is looked at once.
     runs = dict.fromkeys(text[start:end] for text, spots in zip(texts, places) for start, end in spots)
-    found = {run for run, of_run in zip(runs, words.of(runs)) if any(word in wanted for word in of_run)}
-    return [_pieces(text, spots, found) for text, spots in zip(texts, places)]
+    matched = {run for run, of_run in zip(runs, words.of(runs)) if any(word in wanted for word in of_run)}
+    return [_pieces(text, spots, matched) for text, spots in zip(texts, places)]
 
 
-def _pieces(text: str, places: Iterable[tuple[int, int]], found: Collection[str]) -> Pieces:
+def _pieces(text: str, places: Iterable[tuple[int, int]], matched: Collection[str]) -> Pieces:
     pieces: Pieces = []
     done = 0
     for start, end in places:
-        if text[start:end] in found:
+        if text[start:end] in matched:
             if start > done:
                 pieces.append((text[done:start], False))
             pieces.append((text[max(start, done) : end], True))  # pairs of letters overlap

@@ -190,8 +190,7 @@ def kinds_of_words(names: Sequence[str], options: Callable[[IndexKind], Options]
         kind = INDEXES.find(name, "config.index.words")
         if not kind.of_words:
             raise UserError(
-                f"config.index.words={tuple(names)}: '{name}' is an index of embeddings: name it in "
-                f"config.index.dense, and here some of {', '.join(OF_WORDS)}"
+                f"config.index.words: '{name}' is an index of embeddings; name some of {', '.join(OF_WORDS)}"
             )
         kinds += [kind, *(INDEXES[other] for other in kind.beside(options(kind)))]
     for kind in kinds:

@@ -58,11 +58,10 @@ class IndexShards:
 
     def search(self, queries_QE: np.ndarray, k: int, /) -> tuple[np.ndarray, np.ndarray]:
         """As `SavedIndex.search`, of all these shards."""
-        found = [shard.search(queries_QE, k) for shard in self._shards]
-        lists = [
-            (scores_QK, np.where(rows_QK < 0, -1, rows_QK + first))
-            for (scores_QK, rows_QK), first in zip(found, self._firsts)
-        ]
+        lists = []
+        for shard, first in zip(self._shards, self._firsts):
+            scores_QK, rows_QK = shard.search(queries_QE, k)
+            lists.append((scores_QK, np.where(rows_QK < 0, -1, rows_QK + first)))
         return merge(lists, len(queries_QE), k)
 
 

@@ -7,7 +7,6 @@ gathered and added in their order.
 Shape letters: N points, E their dimensions, K clusters, P parts, T tiles of a part, R rows of a tile.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -108,20 +107,17 @@ def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     size = shape[1] * shape[2]  # of a part
 
-    def part(index: Any, values: np.ndarray) -> np.ndarray:
-        start, stop, _ = index[0].indices(shape[0])
-        own = values[start * size : stop * size]
-        missing = (stop - start) * size - len(own)
-        padded = np.pad(own, [(0, missing)] + [(0, 0)] * (own.ndim - 1))
-        return padded.reshape(stop - start, *shape[1:], *values.shape[1:])
+    def place(values: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:
+            start, stop, _ = index[0].indices(shape[0])
+            own = values[start * size : stop * size]
+            missing = (stop - start) * size - len(own)
+            padded = np.pad(own, [(0, missing)] + [(0, 0)] * (own.ndim - 1))
+            return padded.reshape(stop - start, *shape[1:], *values.shape[1:])
 
-    weight_N = np.ones(len(points_NE), np.float32)
-    return _Points(
-        *(
-            jax.make_array_from_callback((*shape, *values.shape[1:]), sharding, functools.partial(part, values=values))
-            for values in (points_NE, weight_N)
-        )
-    )
+        return jax.make_array_from_callback((*shape, *values.shape[1:]), sharding, part)
+
+    return _Points(place(points_NE), place(np.ones(len(points_NE), np.float32)))
 
 
 def _on_parts(function: Callable, points: _Points, *whole: Any) -> Any:
@@ -161,12 +157,8 @@ def _improved(points: _Points, centroid_KE: jax.Array) -> tuple[jax.Array, jax.A
             nearest_R = _nearest(tile.place, centroid_KE)
             is_in_RK = (nearest_R[:, None] == jnp.arange(len(centroid_KE))) * tile.weight[:, None]
             distance_R = jnp.square(tile.place - centroid_KE[nearest_R]).sum(axis=1) * tile.weight
-            more = (
-                jnp.einsum("rk,re->ke", is_in_RK, tile.place, precision=_HIGHEST),
-                is_in_RK.sum(axis=0),
-                distance_R.sum(),
-            )
-            return jax.tree.map(jnp.add, sums, more), None
+            sum_KE = jnp.einsum("rk,re->ke", is_in_RK, tile.place, precision=_HIGHEST)
+            return jax.tree.map(jnp.add, sums, (sum_KE, is_in_RK.sum(axis=0), distance_R.sum())), None
 
         zeros = jnp.zeros_like(centroid_KE), jnp.zeros(len(centroid_KE)), jnp.zeros(())
         return jax.lax.scan(add, zeros, part)[0]

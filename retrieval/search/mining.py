@@ -93,8 +93,8 @@ def mine(
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
         distinct = _distinct(texts_N, rows_K, ~is_gold_K)
         ranked = distinct[: rule.last]
-        reach = int(ranked[-1]) + 1 if len(ranked) == rule.last else len(rows_K)
-        equal += reach - int((distinct < reach).sum()) - int(np.isin(rows_K[:reach], list(golds)).sum())
+        end = int(ranked[-1]) + 1 if len(ranked) == rule.last else len(rows_K)
+        equal += end - int((distinct < end).sum()) - int(np.isin(rows_K[:end], list(golds)).sum())
         compared = scores_K[is_gold_K].max(initial=-np.inf) if compared_Q is None else compared_Q[query]
         in_range = ranked[rule.first - 1 :]
         far = in_range[scores_K[in_range] <= _ceiling(float(compared), rule)]

@@ -118,9 +118,6 @@ class ScannIndex:
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row.
 
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
-
         Raises:
           UserError: a query holds NaN or infinity or has another size than the candidates.
         """
@@ -130,11 +127,11 @@ class ScannIndex:
             return scores_QK, rows_QK
         wanted = min(k, self._candidates)
         rescored = min(max(_RESCORED * wanted, _LEAST_RESCORED), self._candidates) if self._reorders else None
-        found, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched(wanted))
+        rows, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched(wanted))
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)
         scores_QK[:, :wanted] = np.where(missing, -np.inf, scores)
-        rows_QK[:, :wanted] = np.where(missing, -1, found.astype(np.int32))
+        rows_QK[:, :wanted] = np.where(missing, -1, rows.astype(np.int32))
         order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
         return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
 

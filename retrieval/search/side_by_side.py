@@ -67,9 +67,5 @@ class SideBySide:
         }
         if merged:
             lists[HYBRID] = fusion.hybrid(lists[self.first_words], lists[DENSE], self._weight, k)
-        return {system: _first(lists[system], k) for system in wanted}
-
-
-def _first(run: Run, k: int) -> Run:
-    scores_QK, rows_QK = run
-    return np.asarray(scores_QK)[:, :k], np.asarray(rows_QK)[:, :k]
+        firsts = {system: [np.asarray(part_QX)[:, :k] for part_QX in lists[system]] for system in wanted}
+        return {system: (scores_QK, rows_QK) for system, (scores_QK, rows_QK) in firsts.items()}

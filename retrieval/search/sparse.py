@@ -28,11 +28,7 @@ class SparseIndex:
         return self.weights.shape[1]
 
     def search(self, queries_QV: scipy.sparse.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `k` best passages for each query, ties to the smaller row; only passages that share a term with it.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
-        """
+        """The `k` best passages for each query, ties to the smaller row; only passages that share a term with it."""
         queries = self._alike(queries_QV)
         scores_QK, rows_QK = no_results(queries.shape[0], k)
         for query, (scores, rows) in enumerate(self._results(queries, k)):
@@ -58,8 +54,8 @@ class SparseIndex:
                 yield from self._best(queries[batch], k)
             return
         with ThreadPoolExecutor(threads) as pool:
-            for found in pool.map(lambda batch: list(self._best(queries[batch], k)), batches):
-                yield from found
+            for results in pool.map(lambda batch: list(self._best(queries[batch], k)), batches):
+                yield from results
 
     def _hits(self, queries: Any) -> list[int]:
         """In how many passages the terms of each query are, added up."""

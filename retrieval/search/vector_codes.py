@@ -133,14 +133,8 @@ class Form:
         """Raises `UserError` where the dimensions do not fill whole bytes."""
         if self.precision == BINARY and self.dim % _BITS:
             raise UserError(
-                f"precision binary has {_BITS} dimensions a byte, and embeddings have {self.dim}: cut them to a "
-                f"multiple of {_BITS} with config.encode.truncate, or take int8"
+                f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set config.encode.truncate"
             )
-
-    def packing(self, bits: bool = False) -> Packing:
-        """How it is multiplied; with `bits` by queries that are bits too."""
-        assert not bits or self.precision == BINARY, "only bits are compared with bits"
-        return Packing(self.precision, self.dim, bits)
 
     @property
     def has_range(self) -> bool:
@@ -310,10 +304,8 @@ def check(folder: Path, name: str, wanted: Form) -> None:
     for field in _OF_MODEL:
         ours, theirs = getattr(wanted, field), getattr(there, field)
         if ours != theirs:
-            raise UserError(
-                f"{path(folder, name)}: embeddings with {field} {theirs}, and the model and config.encode have {ours}: "
-                "--stage=encode,index makes them again"
-            )
+            why = f"embeddings with {field} {theirs}, and the model and config.encode have {ours}"
+            raise UserError(f"{path(folder, name)}: {why}: --stage=encode,index makes them again")
 
 
 def path(folder: Path, name: str) -> Path:

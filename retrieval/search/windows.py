@@ -54,11 +54,7 @@ class WindowIndex:
         self._most = int(np.bincount(owners_W).max())
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `k` candidates with the best windows for each query.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32 of candidates; -inf and -1 where fewer were found.
-        """
+        """The `k` candidates with the best windows for each query."""
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         for start in range(0, len(queries_QE), _BATCH):
             part = slice(start, start + _BATCH)
@@ -126,19 +122,15 @@ class Rescored:
         self._index, self._take, self._multiplier = index, take, multiplier
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The best `k` of the index's first `multiplier` x `k`, ties to the smaller row.
-
-        Returns:
-          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
-        """
+        """The best `k` of the index's first `multiplier` x `k`, ties to the smaller row."""
         _, rows_QX = self._index.search(queries_QE, k * self._multiplier)
-        found = [no_results(0, k)]
+        lists = [no_results(0, k)]
         step = max(1, _ROWS // rows_QX.shape[1])
         for start in range(0, len(rows_QX), step):
             part = slice(start, start + step)
             scores_BX = self._scores(np.asarray(queries_QE[part], np.float32), rows_QX[part])
-            found.append(merge([(scores_BX, rows_QX[part])], len(scores_BX), k))
-        scores, rows = zip(*found)
+            lists.append(merge([(scores_BX, rows_QX[part])], len(scores_BX), k))
+        scores, rows = zip(*lists)
         return np.concatenate(scores), np.concatenate(rows)
 
     def _scores(self, queries_BE: np.ndarray, rows_BX: np.ndarray) -> np.ndarray:

@@ -23,17 +23,9 @@ from retrieval.parsing import accents
 NONE = "none"
 
 # Our names for the lists in bm25s. It has some for Chinese and Korean too, which pairs of letters do not match.
-_LISTS = {
-    "english": "STOPWORDS_EN",  # the 33 of Lucene
-    "english_plus": "STOPWORDS_EN_PLUS",
-    **{
-        language: f"STOPWORDS_{language.upper()}"
-        for language in (
-            *("danish", "dutch", "french", "german", "italian", "norwegian", "portuguese", "russian", "spanish"),
-            *("swedish", "turkish"),
-        )
-    },
-}
+_LANGUAGES = "danish dutch french german italian norwegian portuguese russian spanish swedish turkish".split()
+_LISTS = {name: f"STOPWORDS_{name.upper()}" for name in _LANGUAGES}
+_LISTS |= {"english": "STOPWORDS_EN", "english_plus": "STOPWORDS_EN_PLUS"}  # the former are the 33 of Lucene
 STOP_WORDS = (NONE, *_LISTS)
 STEMMERS = (NONE, *Stemmer.algorithms())
 
@@ -76,12 +68,10 @@ class Words:
     fold_accents: bool = True
 
     def __post_init__(self) -> None:
-        for kind, value, known in (
-            ("list of stop words", self.stop_words, STOP_WORDS),
-            ("stemmer", self.stemmer, STEMMERS),
-        ):
-            if value not in known:
-                raise unknown_name(kind, value, known)
+        if self.stop_words not in STOP_WORDS:
+            raise unknown_name("list of stop words", self.stop_words, STOP_WORDS)
+        if self.stemmer not in STEMMERS:
+            raise unknown_name("stemmer", self.stemmer, STEMMERS)
 
     @property
     def description(self) -> str:
@@ -106,11 +96,14 @@ class _Runs(dict[str, tuple[str, ...]]):
 
     def __init__(self, words: Words):
         self._fold: Callable[[str], str] = accents.fold if words.fold_accents else str
-        self._stop_words = {self._fold(word) for word in _stop_words(words.stop_words)}
+        left_out = () if words.stop_words == NONE else getattr(_lists(), _LISTS[words.stop_words])
+        self._stop_words = set(map(self._fold, left_out))
         self._stem = str if words.stemmer == NONE else Stemmer.Stemmer(words.stemmer).stemWord
 
     def __missing__(self, run: str) -> tuple[str, ...]:
-        words = tuple(chain.from_iterable(map(self._words, _parts(self._fold(run)))))
+        run_folded = self._fold(run)
+        parts = [run_folded] if run_folded.isascii() else _PART.findall(run_folded)
+        words = tuple(chain.from_iterable(map(self._words, parts)))
         if len(words) < 2:
             self[run] = words
         return words
@@ -172,16 +165,6 @@ def _runs(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_RUN.findall(text.lower())
     return _RUN.findall(unicodedata.normalize("NFKC", _MANY_MARKS.sub(r"\1", text)).lower())
-
-
-def _parts(run: str) -> list[str]:
-    """A run, cut where a script without spaces begins or ends."""
-    return [run] if run.isascii() else _PART.findall(run)
-
-
-def _stop_words(name: str) -> list[str]:
-    """The list that a name stands for."""
-    return [] if name == NONE else list(getattr(_lists(), _LISTS[name]))
 
 
 @functools.cache

@@ -6,9 +6,9 @@ And what a cluster asks: whether the server lives, and whether it takes requests
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from starlette.responses import Response
 
 from retrieval.errors import UserError, unknown_name
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
@@ -16,7 +16,7 @@ from retrieval.serving import requests
 from retrieval.serving.engine import Engine
 from retrieval.serving.foreign_routes import HEALTH, best_first
 from retrieval.serving.requests import Field, Operation, Values
-from retrieval.serving.responses import RefusedError, json_response, written
+from retrieval.serving.responses import RefusedError
 from retrieval.serving.service import Query, Service, answered, systems_of
 
 _ALIVE, _READY = ("/health", "/ping"), "/ready"
@@ -76,7 +76,7 @@ def free() -> frozenset[str]:
     return frozenset({*_ALIVE, _READY, os.environ.get(HEALTH) or _READY})
 
 
-async def _search(engine: Engine, values: Values) -> Response:
+async def _search(engine: Engine, values: Values) -> Any:
     service, came = engine.service, time.perf_counter()
     known = tuple(systems_of(service))
     if others := set(values["systems"]) - {*known}:
@@ -84,54 +84,50 @@ async def _search(engine: Engine, values: Values) -> Response:
     systems = tuple(name for name in known if name in (values["systems"] or known))
     prompt = _prompt(service, values)
     several: Sequence[str] | None = values.get("queries")
-    answers = await engine.search(
-        [
-            Query(text, values["k"], systems, prompt, values["details"], came)
-            for text in several or [values["query"] or values["q"]]
-        ]
-    )
-    return json_response(b'{"results":[' + b",".join(answers) + b"]}" if several else answers[0])
+    texts, options = several or [values["query"] or values["q"]], (systems, prompt, values["details"], came)
+    answers = await engine.search([Query(text, values["k"], *options) for text in texts])
+    return b'{"results":[' + b",".join(answers) + b"]}" if several else answers[0]
 
 
-async def _encode(engine: Engine, values: Values) -> Response:
+async def _encode(engine: Engine, values: Values) -> Any:
     texts, kind = values["texts"], values["kind"]
     if kind == QUERY and not all(isinstance(each, str) for each in texts):
         raise UserError("'texts' holds records, and queries are texts: send texts, or the kind 'document'")
     prompt = _prompt(engine.service, values)
     embeddings, _ = await engine.embed(kind, texts, prompt, np.ndarray.tolist, "texts")
-    return json_response(written({"dimensions": len(embeddings[0]), "embeddings": embeddings}))
+    return {"dimensions": len(embeddings[0]), "embeddings": embeddings}
 
 
-async def _rerank(engine: Engine, values: Values) -> Response:
+async def _rerank(engine: Engine, values: Values) -> Any:
     logits_N, _ = await engine.rerank(values["query"], values["documents"], "documents")
     scores_N = engine.reranker.scores_of_logits(logits_N)
     results = [{"index": place, "score": score} for place, score in best_first(logits_N, scores_N)]
-    return json_response(written({"results": results}))
+    return {"results": results}
 
 
-async def _answers(engine: Engine, values: Values) -> Response:
+async def _answers(engine: Engine, values: Values) -> Any:
     service, query, came = engine.service, values["query"] or values["q"], time.perf_counter()
     if not service.answer:
         raise RefusedError(404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model")
-    return json_response(await engine.slowly(lambda: answered(service, query, values["k"], came)))
+    return await engine.slowly(lambda: answered(service, query, values["k"], came))
 
 
-async def _health(engine: Engine, values: Values) -> Response:
+async def _health(engine: Engine, values: Values) -> Any:
     service = engine.service
     has = {"encode": bool(service.model), "rerank": bool(service.reranker), "answer": bool(service.answer)}
     health = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
     health |= {"systems": systems_of(service), "prompts": list(service.model.prompts if service.model else ())}
-    return json_response(written(health | {"limits": engine.limits._asdict()}))
+    return health | {"limits": engine.limits._asdict()}
 
 
-async def _lives(engine: Engine, values: Values) -> Response:
-    return json_response(written({"status": "ok"}))
+async def _lives(engine: Engine, values: Values) -> Any:
+    return {"status": "ok"}
 
 
-async def _ready(engine: Engine, values: Values) -> Response:
+async def _ready(engine: Engine, values: Values) -> Any:
     if engine.is_ending:
         raise RefusedError(503, "the server is about to end: ask another one")
-    return json_response(written({"status": "ready", "passages": engine.service.passages}))
+    return {"status": "ready", "passages": engine.service.passages}
 
 
 def _prompt(service: Service, values: Values) -> str | None:

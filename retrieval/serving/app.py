@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from retrieval.serving import api_routes, foreign_routes, mcp_server, openapi, r
 from retrieval.serving.engine import Engine
 from retrieval.serving.guard import Guard, Keys
 from retrieval.serving.requests import Operation, Values
-from retrieval.serving.responses import json_response, written
+from retrieval.serving.responses import response
 
 _PAGE = Path(__file__).parent / "page"
 _FILES = (("/", "html", "html"), ("/page.css", "css", "css"), ("/page.js", "js", "javascript"))
@@ -35,11 +36,10 @@ def make_app(
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    mcp = mcp_server.http(engine) if mcp_server.is_installed() else None
+    tools, lifespan = mcp_server.http(engine) if mcp_server.is_installed() else ([], None)
     own = [Route(path, _endpoint(of, engine), methods=list(of)) for path, of in by_path.items()]
     own += [Route(path, _file(f"page.{suffix}", kind), methods=["GET"]) for path, suffix, kind in _FILES]
-    routes = [*own, *(mcp.routes if mcp else ())]
-    app = Starlette(routes=routes, exception_handlers=responses.handlers(), lifespan=mcp.lifespan if mcp else None)
+    app = Starlette(routes=[*own, *tools], exception_handlers=responses.handlers(), lifespan=lifespan)
     seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
@@ -52,7 +52,7 @@ def make_app(
 def _endpoint(by_method: Mapping[str, Operation], engine: Engine) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         operation = by_method["GET" if request.method == "HEAD" else request.method]
-        return await operation.answer(engine, await operation.read(request, engine.limits))
+        return response(await operation.answer(engine, await operation.read(request, engine.limits)))
 
     return answer
 
@@ -61,11 +61,11 @@ def _descriptions(operations: Sequence[Operation]) -> list[Operation]:
     """What is said of all operations, and of the server."""
     every: list[Operation] = []
 
-    async def routes(engine: Engine, values: Values) -> Response:
-        return json_response(written(openapi.routes(every)))
+    async def routes(engine: Engine, values: Values) -> Any:
+        return openapi.routes(every)
 
-    async def description(engine: Engine, values: Values) -> Response:
-        return json_response(written(openapi.description(every)))
+    async def description(engine: Engine, values: Values) -> Any:
+        return openapi.description(every)
 
     async def measures(engine: Engine, values: Values) -> Response:
         return Response(engine.measures.text(), media_type=CONTENT_TYPE_LATEST)

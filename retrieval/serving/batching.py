@@ -37,9 +37,8 @@ class Batcher(Generic[T, R]):
         on_batch: gets the size of each batch.
         """
         self._function, self._most, self._limit, self._on_batch = function, most, waiting, on_batch
-        self._waiting: queue.SimpleQueue[tuple[T, Future[R]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        self._waiting: queue.SimpleQueue[tuple[T, Future[R]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
 
     def __len__(self) -> int:
         """How many items wait."""
@@ -60,22 +59,15 @@ class Batcher(Generic[T, R]):
         self._waiting.put((item, future))
         return future
 
-    def close(self) -> None:
-        """Ends the thread, after what waits."""
-        self._waiting.put(None)
-        self._thread.join()
-
     def _work(self) -> None:
-        while (call := self._waiting.get()) is not None:
-            calls = [call]
-            while len(calls) < self._most and not self._waiting.empty() and (call := self._waiting.get()):
-                calls.append(call)
+        while True:
+            calls = [self._waiting.get()]
+            while len(calls) < self._most and not self._waiting.empty():
+                calls.append(self._waiting.get())
             wanted = [(item, future) for item, future in calls if future.set_running_or_notify_cancel()]
             if wanted:
                 self._on_batch(len(wanted))
                 self._answer(wanted)
-            if call is None:
-                return
 
     def _answer(self, calls: list[tuple[T, "Future[R]"]]) -> None:
         """One item that cannot be answered takes no other with it: each is then asked alone."""
@@ -84,9 +76,9 @@ class Batcher(Generic[T, R]):
         except Exception as error:
             if len(calls) == 1:
                 calls[0][1].set_exception(error)
-                return
-            for each in calls:
-                self._answer([each])
+            else:
+                for each in calls:
+                    self._answer([each])
             return
         for (_, future), result in zip(calls, results, strict=True):
             future.set_result(result)

@@ -16,7 +16,6 @@ from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TextRows
 from retrieval.recipes.trained_model import PairScorer
-from retrieval.runtime.model_folder import QUERY
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
 from retrieval.serving.responses import MANY, FieldError, RefusedError
@@ -34,20 +33,20 @@ class Measures:
     """Counts of one server."""
 
     def __init__(self, passages: Callable[[], int], opened: Callable[[], float], waiting: Callable[[], int]):
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter("retrieval_requests", "Requests.", ["path", "status"], registry=registry)
-        self._seconds = Histogram(
-            "retrieval_request_seconds", "Time to answer.", ["path"], registry=registry, buckets=_SECONDS
-        )
-        name, on_batch = "retrieval_connections_closed", "Connections that were closed before a request was there."
-        self._closed = Counter(name, on_batch, ["reason"], registry=registry)
-        self._batches = Histogram(
-            "retrieval_batch_queries", "Queries that were searched at once.", registry=registry, buckets=_SIZES
-        )
-        Gauge("retrieval_passages", "Passages that are searched.", registry=registry).set_function(passages)
-        name, on_batch = "retrieval_index_opened_timestamp_seconds", "When the index that answers was opened."
-        Gauge(name, on_batch, registry=registry).set_function(opened)
-        Gauge("retrieval_waiting", "Requests that wait to be computed.", registry=registry).set_function(waiting)
+        self._registry = CollectorRegistry()
+
+        def made(kind: Callable[..., T], name: str, what: str, *labels: str, **options: Any) -> T:
+            return kind(f"retrieval_{name}", what, labels, registry=self._registry, **options)
+
+        self._requests = made(Counter, "requests", "Requests.", "path", "status")
+        self._seconds = made(Histogram, "request_seconds", "Time to answer.", "path", buckets=_SECONDS)
+        why = "Connections that were closed before a request was there."
+        self._closed = made(Counter, "connections_closed", why, "reason")
+        self._batches = made(Histogram, "batch_queries", "Queries that were searched at once.", buckets=_SIZES)
+        when = "When the index that answers was opened."
+        made(Gauge, "passages", "Passages that are searched.").set_function(passages)
+        made(Gauge, "index_opened_timestamp_seconds", when).set_function(opened)
+        made(Gauge, "waiting", "Requests that wait to be computed.").set_function(waiting)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """A request has been answered."""
@@ -89,11 +88,11 @@ class Engine:
     def __init__(self, service: Callable[[], Service], limits: Limits, name: str = "model"):
         self._service, self.limits, self.name = service, limits, name
         self.measures = Measures(lambda: service().passages, lambda: service().opened, lambda: self.waiting)
-        self._quick = Batcher(self._searched, limits.batch, limits.waiting, self.measures.batch)
-        # What takes long has threads of its own, so that no search waits for it.
-        self._slow: Batcher[Callable[[], Any], Any] = Batcher(
-            lambda calls: [call() for call in calls], 1, limits.waiting
+        self._quick: Batcher[Query, bytes] = Batcher(
+            lambda queries: searched(self.service, queries), limits.batch, limits.waiting, self.measures.batch
         )
+        # What takes long has threads of its own, so that no search waits for it.
+        self._slow: Batcher[Callable[[], Any], Any] = Batcher(lambda calls: [calls[0]()], 1, limits.waiting)
         self._texts = Batcher(_embedded, ROWS, limits.waiting)
 
     def end(self) -> None:
@@ -129,9 +128,10 @@ class Engine:
         futures: list[Future[bytes]] = []
         try:
             for query in queries:
-                is_slow = RERANKED in query.systems
-                slowly = functools.partial(self._reranked, query)
-                futures.append(self._slow.submit(slowly) if is_slow else self._quick.submit(query))
+                if RERANKED in query.systems:
+                    futures.append(self._slow.submit(lambda query=query: reranked(self.service, query)))
+                else:
+                    futures.append(self._quick.submit(query))
             return await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
             for future in futures:
@@ -170,7 +170,7 @@ class Engine:
           UserError: they have too many tokens.
         """
         model = self.model
-        tokenize = functools.partial(model.query_rows if side == QUERY else model.document_rows, prompt_name=prompt)
+        tokenize = functools.partial(model.rows, side, prompt_name=prompt)
         rows = await asyncio.to_thread(tokenize, texts)
         if not truncate:
             longest = model.card.lengths[side]
@@ -207,12 +207,6 @@ class Engine:
             return lambda: reranker.logits([rows[place] for place in places]).tolist()
 
         return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
-
-    def _searched(self, queries: list[Query]) -> list[bytes]:
-        return searched(self.service, queries)
-
-    def _reranked(self, query: Query) -> bytes:
-        return reranked(self.service, query)
 
     def _tokens(self, rows: Sequence[Sequence[int]], field: str) -> int:
         count, most = sum(map(len, rows)), self.limits.inputs_tokens

@@ -16,14 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from starlette.responses import Response
 
 from retrieval.errors import listed, unknown_name
 from retrieval.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import SWITCH, Field, Operation, Values
-from retrieval.serving.responses import FieldError, RefusedError, json_response, written
+from retrieval.serving.responses import FieldError, RefusedError, written
 
 PORT, HEALTH, _PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
 _FLOAT, _BASE64 = "float", "base64"
@@ -116,7 +115,7 @@ def _of_vertex(engine: Engine) -> tuple[Operation, ...]:
     return (Operation("POST", path, what, _predict, "Predictions", fields, (), "towers", True, example),)
 
 
-async def _embeddings(engine: Engine, values: Values) -> Response:
+async def _embeddings(engine: Engine, values: Values) -> Any:
     model, texts = values["model"], values["input"]
     name, _, prompt = model.rpartition(":") if model != engine.name else (model, "", "")
     sides = _prompts(engine)
@@ -128,29 +127,29 @@ async def _embeddings(engine: Engine, values: Values) -> Response:
     embeddings, tokens = await engine.embed(side, texts, prompt or None, write, "input")
     items = (b'{"object":"embedding","index":%d,"embedding":%b}' % numbered for numbered in enumerate(embeddings))
     rest = written({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
-    return json_response(b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:])
+    return b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:]
 
 
-async def _models(engine: Engine, values: Values) -> Response:
-    return json_response(written({"object": "list", "data": [_about(name) for name in _names(engine)]}))
+async def _models(engine: Engine, values: Values) -> Any:
+    return {"object": "list", "data": [_about(name) for name in _names(engine)]}
 
 
-async def _model(engine: Engine, values: Values) -> Response:
+async def _model(engine: Engine, values: Values) -> Any:
     if values["name"] not in _names(engine):
         raise _unknown(engine, values["name"])
-    return json_response(written(_about(values["name"])))
+    return _about(values["name"])
 
 
-async def _embed(engine: Engine, values: Values) -> Response:
+async def _embed(engine: Engine, values: Values) -> Any:
     texts, card = values["inputs"], engine.model.card
     name = values["prompt_name"] or card.default_prompt or DOCUMENT  # as TEI, which takes the folder's default
     write = _writer(engine, values["dimensions"], normalize=values["normalize"])
     texts = [texts] if isinstance(texts, str) else texts
     embeddings, _ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
-    return json_response(b"[" + b",".join(embeddings) + b"]")
+    return b"[" + b",".join(embeddings) + b"]"
 
 
-async def _info(engine: Engine, values: Values) -> Response:
+async def _info(engine: Engine, values: Values) -> Any:
     service, limits = engine.service, engine.limits
     info = {"model_id": engine.name, "max_client_batch_size": limits.inputs, "max_concurrent_requests": limits.waiting}
     if service.model:
@@ -159,42 +158,36 @@ async def _info(engine: Engine, values: Values) -> Response:
         info |= {"model_dtype": card.dtype, "model_type": kind, "max_input_length": card.lengths[DOCUMENT]}
     elif service.reranker:
         info |= {"model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}}
-    return json_response(written(info))
+    return info
 
 
-async def _predict(engine: Engine, values: Values) -> Response:
+async def _predict(engine: Engine, values: Values) -> Any:
     parameters = values["parameters"]
     name = str(parameters.get("prompt_name", DOCUMENT))
     write = _writer(engine, parameters.get("dimensions"))
     embeddings, _ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
-    return json_response(b'{"predictions":[' + b",".join(embeddings) + b"]}")
+    return b'{"predictions":[' + b",".join(embeddings) + b"]}"
 
 
-async def _rerank(engine: Engine, values: Values) -> Response:
+async def _rerank(engine: Engine, values: Values) -> Any:
     if values["model"] not in (None, engine.name):
         raise _unknown(engine, values["model"], [engine.name])
     texts, query = values["texts"], values["query"]
     if texts:
         logits_N, _ = await engine.rerank(query, texts, "texts", values["truncate"])
         ranked = best_first(logits_N, logits_N if values["raw_scores"] else _probabilities(logits_N))
-        return json_response(
-            written(
-                [
-                    {"index": place, "score": score} | ({"text": texts[place]} if values["return_text"] else {})
-                    for place, score in ranked
-                ]
-            )
-        )
+        with_text = values["return_text"]
+        return [{"index": i, "score": score} | ({"text": texts[i]} if with_text else {}) for i, score in ranked]
     documents = [{"text": each} if isinstance(each, str) else each for each in values["documents"]]
     logits_N, tokens = await engine.rerank(query, documents, "documents")
+    ranked, with_text = best_first(logits_N, _probabilities(logits_N))[: values["top_n"]], values["return_documents"]
     results = [
-        {"index": place, "relevance_score": score}
-        | ({"document": documents[place]} if values["return_documents"] else {})
-        for place, score in best_first(logits_N, _probabilities(logits_N))[: values["top_n"]]
+        {"index": i, "relevance_score": score} | ({"document": documents[i]} if with_text else {})
+        for i, score in ranked
     ]
     about = {"id": f"r-{next(_reranked)}", "model": engine.name, "results": results}
     meta = {"usage": {"total_tokens": tokens}, "meta": {"api_version": {"version": "2"}}}
-    return json_response(written(about | meta))
+    return about | meta
 
 
 def best_first(logits_N: np.ndarray, shown_N: np.ndarray) -> list[tuple[int, float]]:

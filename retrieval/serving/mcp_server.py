@@ -4,11 +4,10 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
-from starlette.responses import Response
 from starlette.routing import Route
 
 from retrieval.errors import UserError
@@ -58,13 +57,6 @@ class _Collections:
     collections: list[_Collection]
 
 
-class Mounted(NamedTuple):
-    """What an application of Starlette has of it: routes, and what runs as long as the application."""
-
-    routes: Sequence[Route]
-    lifespan: Callable[[Any], contextlib.AbstractAsyncContextManager[None]]
-
-
 def is_installed() -> bool:
     """Whether the package is there, in a version that is known here."""
     return bool(importlib.util.find_spec("mcp")) and metadata.version("mcp").split(".")[0] == VERSION
@@ -105,7 +97,7 @@ def make_server(engine: Engine) -> "MCPServer":
 
 
 def operations(engine: Engine) -> tuple[Operation, ...]:
-    """What the description of the server says of PATH, where it is there; `Mounted` answers."""
+    """What the description of the server says of PATH, where it is there; the routes of `http` answer."""
     fields = (
         Field("jsonrpc", {"type": "string", "enum": ["2.0"]}, "the version of JSON-RPC", None, True),
         Field("method", {"type": "string"}, "such as tools/call", None, True),
@@ -119,12 +111,15 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     return (operation,) if is_installed() else ()
 
 
-async def _unasked(engine: Engine, values: Values) -> Response:
+async def _unasked(engine: Engine, values: Values) -> Any:
     raise NotImplementedError
 
 
-def http(engine: Engine) -> Mounted:
-    """The tools at PATH. Each request stands alone; who may ask is for the guard to say."""
+def http(engine: Engine) -> tuple[list[Route], Callable[[Any], contextlib.AbstractAsyncContextManager[None]]]:
+    """The tools at PATH, as routes of Starlette, and what runs as long as its application.
+
+    Each request stands alone; who may ask is for the guard to say.
+    """
     from mcp.server.transport_security import TransportSecuritySettings  # pyright: ignore[reportMissingImports]
 
     server = make_server(engine)
@@ -138,4 +133,4 @@ def http(engine: Engine) -> Mounted:
     )
     # A GET would wait for messages that a server without sessions never sends.
     routes = [Route(route.path, route.endpoint, methods=["POST"]) for route in app.routes]
-    return Mounted(routes, lambda _: server.session_manager.run())
+    return routes, lambda _: server.session_manager.run()

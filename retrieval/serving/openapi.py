@@ -7,91 +7,67 @@ from retrieval.api.document_index import Hit
 from retrieval.serving.requests import Limits, Operation
 from retrieval.serving.responses import OWN, form_of
 
-_TYPES = {str: "string", float: "number", int: "integer"}
+_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean", dict: "object"}
 
 
-def _object(**fields: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields)}
+def _schema(of: Any) -> dict[str, Any]:
+    """A schema of a type, of [items], of (one, or another), of a schema's name, of {"*": values} or of an object.
+
+    An object has all fields but those whose names end in '?'. What is a schema already, with a 'type', stays one.
+    """
+    if isinstance(of, str):
+        return {"$ref": f"#/components/schemas/{of}"}
+    if isinstance(of, type):
+        return {"type": _TYPES[of]}
+    if isinstance(of, list):
+        return {"type": "array", "items": _schema(of[0])}
+    if isinstance(of, tuple):
+        return {"anyOf": list(map(_schema, of))}
+    if isinstance(of.get("type"), str | list):
+        return of
+    if "*" in of:
+        return {"type": "object", "additionalProperties": _schema(of["*"])}
+    fields = {name.rstrip("?"): _schema(each) for name, each in of.items()}
+    return {"type": "object", "properties": fields, "required": [name for name in of if not name.endswith("?")]}
 
 
-def _optional(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """An object with further fields, which it may have."""
-    return schema | {"properties": schema["properties"] | fields}
-
-
-def _list(of: Any) -> dict[str, Any]:
-    return {"type": "array", "items": of}
-
-
-def _by_name(of: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": of}
-
-
-def _tuple(kind: Any) -> dict[str, Any]:
-    """A named tuple of texts and numbers."""
-    return _object(**{name: {"type": _TYPES[hint]} for name, hint in get_type_hints(kind).items()})
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-_TEXT, _NUMBER, _WHOLE, _SWITCH = ({"type": name} for name in ("string", "number", "integer", "boolean"))
-_HIT, _PIECE = _tuple(Hit), {"type": "array", "prefixItems": [_TEXT, _SWITCH]}
-_DETAILS = {"marked": _by_name(_list(_PIECE)), "alike": _WHOLE}  # where they are asked for
-_PARTS = {name: _TEXT for name in ("title", "text", "section", "url")} | {"id": {"anyOf": [_TEXT, _WHOLE]}}
-_ANSWER = _object(answer=_TEXT, score=_NUMBER, start=_WHOLE, end=_WHOLE, hit=_named("Hit"))
-_OF_TEXTS = _list(_optional(_object(index=_WHOLE, score=_NUMBER), text=_TEXT))
-_OF_DOCUMENTS = _object(
-    id=_TEXT,
-    model=_TEXT,
-    results=_list(_optional(_object(index=_WHOLE, relevance_score=_NUMBER), document=_named("Document"))),
-    usage=_object(total_tokens=_WHOLE),
-    meta={"type": "object"},
-)
-_INFO = _optional(
-    _object(model_id=_TEXT, max_client_batch_size=_WHOLE, max_concurrent_requests=_WHOLE),
-    **{"model_dtype": _TEXT, "model_type": {"type": "object"}, "max_input_length": _WHOLE},
-)
-_MODEL = _object(id=_TEXT, object=_TEXT, created=_WHOLE, owned_by=_TEXT)
-_STATUS = _optional(_object(status=_TEXT), passages=_WHOLE)
-_ROUTE = _object(method=_TEXT, path=_TEXT, what=_TEXT, fields=_by_name(_TEXT))
-_HAS = {name: _SWITCH for name in ("encode", "rerank", "answer")}
-_SCHEMAS: Mapping[str, Any] = {
-    "Error": _object(error=_TEXT),
-    "Hit": _HIT | {"properties": _HIT["properties"] | _DETAILS},
-    "Document": {"type": "object", "properties": _PARTS, "required": ["text"]},
-    "Found": _object(query=_TEXT, milliseconds=_NUMBER, systems=_by_name(_list(_named("Hit")))),
-    "FoundOrResults": {"anyOf": [_named("Found"), _object(results=_list(_named("Found")))]},
-    "Encoded": _object(dimensions=_WHOLE, embeddings=_list(_list(_NUMBER))),
-    "Reranked": _object(results=_list(_object(index=_WHOLE, score=_NUMBER))),
-    "Answered": _object(query=_TEXT, milliseconds=_NUMBER, system=_TEXT, answers=_list(_ANSWER)),
-    "Health": _object(
-        status=_TEXT,
-        passages=_WHOLE,
-        opened=_NUMBER,
-        systems=_by_name(_TEXT),
-        prompts=_list(_TEXT),
-        limits=_tuple(Limits),
-        **_HAS,
-    ),
-    "Embeddings": _object(
-        object=_TEXT,
-        data=_list(_object(object=_TEXT, index=_WHOLE, embedding={"anyOf": [_list(_NUMBER), _TEXT]})),
-        model=_TEXT,
-        usage=_object(prompt_tokens=_WHOLE, total_tokens=_WHOLE),
-    ),
-    "Model": _MODEL,
-    "Models": _object(object=_TEXT, data=_list(_MODEL)),
-    "Vectors": _list(_list(_NUMBER)),
-    "Info": _INFO,
-    "ForeignReranked": {"anyOf": [_OF_TEXTS, _OF_DOCUMENTS]},
-    "Predictions": _object(predictions=_list(_list(_NUMBER))),
-    "Status": _STATUS,
-    "JsonRpc": _optional(_object(jsonrpc=_TEXT), id={}, result={"type": "object"}, error={"type": "object"}),
-    "Routes": _object(routes=_list(_ROUTE)),
-    "OpenApi": {"type": "object"},
+_PIECE = {"type": "array", "prefixItems": [_schema(str), _schema(bool)]}
+_ANSWER = {"answer": str, "score": float, "start": int, "end": int, "hit": "Hit"}
+_OF_DOCUMENTS = {
+    **{"id": str, "model": str, "usage": {"total_tokens": int}, "meta": dict},
+    "results": [{"index": int, "relevance_score": float, "document?": "Document"}],
 }
+_INFO = {"model_id": str, "max_client_batch_size": int, "max_concurrent_requests": int}
+_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
+_FORMS = {
+    "Error": {"error": str},
+    "Hit": {**get_type_hints(Hit), "marked?": {"*": [_PIECE]}, "alike?": int},  # the last two where they are asked for
+    "Document": {"text": str, "title?": str, "section?": str, "url?": str, "id?": (str, int)},
+    "Found": {"query": str, "milliseconds": float, "systems": {"*": ["Hit"]}},
+    "FoundOrResults": ("Found", {"results": ["Found"]}),
+    "Encoded": {"dimensions": int, "embeddings": [[float]]},
+    "Reranked": {"results": [{"index": int, "score": float}]},
+    "Answered": {"query": str, "milliseconds": float, "system": str, "answers": [_ANSWER]},
+    "Health": {
+        **{"status": str, "passages": int, "opened": float, "systems": {"*": str}, "prompts": [str]},
+        **{"limits": get_type_hints(Limits), "encode": bool, "rerank": bool, "answer": bool},
+    },
+    "Embeddings": {
+        **{"object": str, "model": str, "usage": {"prompt_tokens": int, "total_tokens": int}},
+        "data": [{"object": str, "index": int, "embedding": ([float], str)}],
+    },
+    "Model": _MODEL,
+    "Models": {"object": str, "data": [_MODEL]},
+    "Vectors": [[float]],
+    "Info": {**_INFO, "model_dtype?": str, "model_type?": dict, "max_input_length?": int},
+    "ForeignReranked": ([{"index": int, "score": float, "text?": str}], _OF_DOCUMENTS),
+    "Predictions": {"predictions": [[float]]},
+    "Status": {"status": str, "passages?": int},
+    "JsonRpc": {"jsonrpc": str, "id?": {"type": ["string", "integer", "null"]}, "result?": dict, "error?": dict},
+    "Routes": {"routes": [{"method": str, "path": str, "what": str, "fields": {"*": str}}]},
+    "OpenApi": dict,
+}
+_SCHEMAS = {name: _schema(of) for name, of in _FORMS.items()}
 
 
 def description(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -128,8 +104,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
             for field in operation.fields
         ]
     elif in_path:
-        parameter = {"name": in_path.partition(":")[0], "in": "path", "required": True, "schema": _TEXT}
-        described["parameters"] = [parameter]
+        name = in_path.partition(":")[0]
+        described["parameters"] = [{"name": name, "in": "path", "required": True, "schema": _schema(str)}]
     return described | {"responses": {"200": _answer(operation)} | _errors(operation)}
 
 
@@ -144,7 +120,7 @@ def _body(operation: Operation) -> dict[str, Any]:
 
 
 def _answer(operation: Operation) -> dict[str, Any]:
-    content = _json(_named(operation.gives)) if operation.gives else {"text/plain": {"schema": _TEXT}}
+    content = _json(_schema(operation.gives)) if operation.gives else {"text/plain": {"schema": _schema(str)}}
     return {"description": operation.what, "content": content}
 
 
@@ -161,16 +137,15 @@ def _errors(operation: Operation) -> dict[str, Any]:
     why |= {form.busy: "too many requests wait: ask again", form.failed: "the server could not answer"}
     why[503] = "the server is busy, was too slow, or is about to end: ask again"
     body = form.body(503, "what is wrong, and what to do", "input", "")
-    content = _json(_named("Error") if form == OWN else _like(body))
+    content = _json(_schema("Error" if form == OWN else _like(body)))
     return {str(status): {"description": text, "content": content} for status, text in sorted(why.items())}
 
 
 def _like(value: Any) -> dict[str, Any]:
-    """The schema of an object of texts, objects, and what may be null."""
-    kinds = {
+    """What `_schema` takes, of an object of texts, objects, and what may be null."""
+    return {
         name: _like(each) if isinstance(each, dict) else {"type": ["string", "null"]} for name, each in value.items()
     }
-    return _object(**kinds)
 
 
 def _json(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 
 from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
@@ -71,7 +70,7 @@ class Operation(NamedTuple):
 
     Attributes:
       what: it gives, in words.
-      answer: takes the engine, and the values of the fields by their names.
+      answer: takes the engine, and the values of the fields by their names; gives what `responses.response` takes.
       gives: the name of its answer's schema; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       lacks: what a run may lack for it.
@@ -83,7 +82,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     what: str
-    answer: Callable[[Any, Values], Awaitable[Response]]
+    answer: Callable[[Any, Values], Awaitable[Any]]
     gives: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()
@@ -191,11 +190,7 @@ def _typed(schema: dict[str, Any], value: str) -> Any:
 
 
 def _checked(field: Field, value: Any) -> Any:
-    """A value, if it is as the schema of its field says.
-
-    Raises:
-      FieldError: it is not.
-    """
+    """A value, if it is as the schema of its field says."""
     try:
         _check(field.schema, value, field.name)
     except FieldError as error:

@@ -51,10 +51,6 @@ class Form(NamedTuple):
     failed: int = 500
 
 
-def _own(status: int, message: str, field: str, code: str) -> dict[str, Any]:
-    return {"error": message}
-
-
 def _openai(status: int, message: str, field: str, code: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": field or None, "code": code or None}}
@@ -64,13 +60,9 @@ def _tei(status: int, message: str, field: str, code: str) -> dict[str, Any]:
     return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
 
 
-def _rerank(status: int, message: str, field: str, code: str) -> dict[str, Any]:
-    return _tei(status, message, field, code) | {"message": message}  # the last is Cohere's
-
-
-OWN, OPENAI = Form(_own), Form(_openai)
+OWN, OPENAI = Form(lambda status, message, *_: {"error": message}), Form(_openai)
 TEI = Form(_tei, {EMPTY: 400, MANY: 413, VALUE: 422}, busy=429, failed=424)
-RERANK = TEI._replace(body=_rerank)
+RERANK = TEI._replace(body=lambda *why: _tei(*why) | {"message": why[1]})  # the last is Cohere's
 
 
 def form_of(path: str) -> Form:
@@ -83,6 +75,13 @@ def form_of(path: str) -> Form:
 def written(value: Any) -> bytes:
     """A value as JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def response(answer: Any) -> Response:
+    """What an operation gives: JSON, a value to be written as JSON, or a response."""
+    if isinstance(answer, Response):
+        return answer
+    return json_response(answer if isinstance(answer, bytes) else written(answer))
 
 
 def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:

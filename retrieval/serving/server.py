@@ -73,7 +73,7 @@ def run(
         date_header=False,
         h11_max_incomplete_event_size=_HEADER,
         timeout_keep_alive=_IDLE,
-        timeout_graceful_shutdown=max(1, round(signals.grace() - _NOTICE - _LEFT)),
+        timeout_graceful_shutdown=max(1, round(signals.grace - _NOTICE - _LEFT)),
     )
     _Server(config, ending).run(sockets=[listening])
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -167,7 +166,6 @@ class Current:
         """
         self._open, self._version = open, version
         self._at, self.service = version(), open()
-        self._ended = threading.Event()
 
     def refresh(self) -> bool:
         """Opens a newer state where there is one, and says whether it did.
@@ -189,16 +187,3 @@ class Current:
             return False
         _log.info("a newer index is served now: %s passages", f"{self.service.passages:,}")
         return True
-
-    def watch(self, seconds: float) -> None:
-        """Looks for a newer state from time to time, in a thread, until `close`."""
-
-        def look() -> None:
-            while not self._ended.wait(seconds):
-                self.refresh()
-
-        threading.Thread(target=look, daemon=True).start()
-
-    def close(self) -> None:
-        """Looks no more."""
-        self._ended.set()

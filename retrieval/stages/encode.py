@@ -46,6 +46,7 @@ from retrieval.stages.collection import (
 _log = logging.getLogger(__name__)
 
 _OUTSIDE = "values outside of the ranges"
+_CALIBRATED = 10_000  # candidates, spread evenly, that the ranges of int8 are from
 
 
 def encode(run: Run) -> dict[str, Any]:
@@ -169,7 +170,7 @@ class _Encoder:
             for folder in filter(None, (self._folder, self._older)):
                 if (there := vector_codes.read(folder, "candidates")) and there.ranges_2E is not None:
                     return there.ranges_2E.tolist()
-            some = itertools.islice(self._item.candidates(), 0, None, -(-total // self._config.encode.calibrate))
+            some = itertools.islice(self._item.candidates(), 0, None, -(-total // _CALIBRATED))
             rows = (row for each in some for row in self._windows([each])[0])
             return vector_codes.ranges_of(encoding.encode_rows(rows, self._embed_documents, **self._sizes)).tolist()
 

@@ -41,13 +41,9 @@ def export(run: Run) -> dict[str, Any]:
     else:
         trained = TrainedTowers.of(run)
         config, prompts = trained.config, trained.prompts
-        write_model = functools.partial(
-            _write_towers,
-            trained,
-            fields.onnx,
-            instead=_adapters_of(run) if fields.adapter else None,
-            package="" if fields.tei else folders.NEW_PACKAGE,
-        )
+        package = "" if fields.tei else folders.NEW_PACKAGE
+        options = {"instead": _adapters_of(run) if fields.adapter else None, "package": package}
+        write_model = functools.partial(_write_towers, trained, fields.onnx, **options)
         kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
 
     def write() -> None:
@@ -73,7 +69,7 @@ def export(run: Run) -> dict[str, Any]:
     _log.info("export: %s/%s", run.place, FOLDER)
     pushed = {}
     if name := fields.hub:
-        pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name, fields.hub_private))}
+        pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name))}
         _log.info("export: pushed to %s", pushed["commit"])
     return kind | {"step": step} | pushed
 
@@ -98,19 +94,15 @@ def check(run: Run) -> None:
     """
     config = run.holder("train").config
     if "train" not in config.stages:
-        raise UserError(
-            f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
-            "directory of a run that trains towers"
-        )
+        raise UserError(f"stage 'export': config.stages of {run.folder} has no 'train'; name a run that trains towers")
     if not ((recipe := recipe_of(config)).has_towers or recipe.published_by):
+        start = f"--config.train.init_from={run.folder}"
         raise UserError(
-            f"stage 'export': config.recipe={config.recipe} trains {recipe.label}, which has no towers; train them "
-            f"from it with --config.train.init_from={run.folder} and export these"
+            f"stage 'export': {recipe.label} has no towers; train them from it with {start} and export these"
         )
     if config.model.encoder != "transformer":
         raise UserError(
-            f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers; only "
-            "config.model.encoder=transformer can be exported (embeddings/ has this model's vectors as .npy)"
+            f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers"
         )
     if run.config.export.adapter:
         adapters.check_export(config)

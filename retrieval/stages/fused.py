@@ -27,23 +27,17 @@ class Fusing(NamedTuple):
     systems: tuple[str, ...]
     pairs: bool
     methods: tuple[str, ...]
-    weights: tuple[float, ...]
 
 
 def fusing(fields: ConfigDict) -> Fusing:
     """What the fields of `config.fuse` say.
 
     Raises:
-      UserError: a system is named twice, or the weights are not of the systems.
+      UserError: a system is named twice.
     """
     fuse = Fusing(**{name: fields[name] for name in Fusing._fields})
     if len(set(fuse.systems)) != len(fuse.systems):
         raise UserError(f"config.fuse.systems={tuple(fuse.systems)}: one is there twice; name each once")
-    if fuse.weights and (fuse.pairs or len(fuse.weights) != len(fuse.systems) or not any(fuse.weights)):
-        raise UserError(
-            f"config.fuse.weights={tuple(fuse.weights)}: one weight for each of config.fuse.systems is needed, and one "
-            "above 0; with config.fuse.pairs=True leave them out"
-        )
     return fuse
 
 
@@ -67,7 +61,7 @@ def fuse(
     for method in fusing.methods if fusing.systems else ():
         for group in _groups(fusing, method):
             parts = [by_name[system] for system in group]
-            weights, validation = _weights(parts, fusing.weights, golds, depth) if method == WEIGHTED_SUM else ((), 0)
+            weights, validation = _weights(parts, golds, depth) if method == WEIGHTED_SUM else ((), 0)
             _log.info("set %s: %s of %s", name, method, ", ".join(group))
             began = time.perf_counter()
             scores, rows = _fused(method, [part.lists for part in parts], weights, depth)
@@ -119,12 +113,8 @@ def hybrid(
     return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation, parts=parts)
 
 
-def _weights(
-    parts: Sequence[Ranking], configured: Sequence[float], golds: Sequence[Sequence[int]], depth: int
-) -> tuple[tuple[float, ...], int]:
+def _weights(parts: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: int) -> tuple[tuple[float, ...], int]:
     """The weights of a sum, and how many validation questions chose them: two systems of this run can be weighed."""
-    if configured:
-        return tuple(configured), 0
     searches = [part.on_validation for part in parts if part.on_validation]
     if len(golds) < FEWEST or len(parts) != 2 or len(searches) != 2:
         return (1 / len(parts),) * len(parts), 0

@@ -24,7 +24,7 @@ from retrieval.errors import UserError, no_path
 from retrieval.handover import folder
 from retrieval.handover.metadata import Metadata
 from retrieval.handover.targets import TARGETS, Target
-from retrieval.handover.vectors import BLOCK, Block, Codes, Vectors, check_lines, measured
+from retrieval.handover.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
 from retrieval.pipeline.records import record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Read, Stage
@@ -50,10 +50,10 @@ def hand_over(run: Run) -> dict[str, Any]:
     collection = _chosen(run, fields.collection)
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
     metadata.check_columns(columns)
-    documents = _documents(run, collection, fields.dtype, metadata, columns)
+    documents = _documents(run, collection, metadata, columns)
     for target in targets:
         target.check(documents)
-    queries = _queries(run, collection, fields.dtype)
+    queries = _queries(run, collection)
     check = list(check_lines(*_check_queries(run, collection, _CHECKED), documents))
     metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
@@ -68,10 +68,9 @@ def check(handover: ConfigDict) -> None:
     """Checks the targets, and that the file of metadata is there.
 
     Raises:
-      UserError: a target is none, is named twice, or does not take the dtype.
+      UserError: a target is none, or is named twice.
     """
-    for target in _targets(handover.to):
-        target.check_dtype(handover.dtype)
+    _targets(handover.to)
     if handover.metadata and not Path(handover.metadata).is_file():
         raise no_path(Path(handover.metadata), "config.handover.metadata")
 
@@ -93,11 +92,7 @@ def _files(run: Run) -> list[Path]:
 
 
 def _chosen(run: Run, name: str) -> Collection:
-    """The collection of a name; without one the corpus, or the only set.
-
-    Raises:
-      UserError: there are none or several, or it has no embeddings.
-    """
+    """The collection of a name; without one the corpus, or the only set."""
     there = {item.name: item for item in collections(run) if item.has_embeddings()}
     name = name or (CORPUS if CORPUS in there else next(iter(there)) if len(there) == 1 else "")
     if name not in there:
@@ -109,7 +104,7 @@ def _chosen(run: Run, name: str) -> Collection:
     return there[name]
 
 
-def _documents(run: Run, collection: Collection, dtype: str, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
+def _documents(run: Run, collection: Collection, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
     """The vectors of a collection. Of passages that were cut into windows each window has a row: ID#0, ID#1, ..."""
     folder, of_corpus = collection.embeddings(), collection.name == CORPUS
     ids, rows, texts = _stored(run, collection)
@@ -131,30 +126,22 @@ def _documents(run: Run, collection: Collection, dtype: str, metadata: Metadata,
                 yield f"{passage.id}#{window}" if is_cut else passage.id, passage.title, passage.text, said
 
     prompt = _prompts(run, collection).document_prefix
-    return _vectors(run, "document", rows, records, dtype, prompt, metadata.kinds, columns)
+    return _vectors(run, "document", rows, records, prompt, metadata.kinds, columns)
 
 
-def _queries(run: Run, collection: Collection, dtype: str) -> Vectors | None:
-    """The vectors of an evaluation set's queries; None of the corpus, which has none.
-
-    Raises:
-      UserError: as `documents`.
-    """
+def _queries(run: Run, collection: Collection) -> Vectors | None:
+    """The vectors of an evaluation set's queries; None of the corpus, which has none."""
     if collection.name == CORPUS:
         return None
     texts, folder = beir.read_queries(run.sets / collection.name / "queries.jsonl"), collection.embeddings()
     if list(texts) != encoding.load_ids(folder, "queries"):
         raise UserError(f"{folder}: embeddings of other queries than the set has now; --stage=encode makes them again")
     rows, prompt = StoredRows(folder, "queries"), _prompts(run, collection).query_prefix
-    return _vectors(run, "query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()), dtype, prompt)
+    return _vectors(run, "query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()), prompt)
 
 
 def _check_queries(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
-    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E].
-
-    Raises:
-      UserError: another number of passages was embedded than there are.
-    """
+    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E]."""
     folder = collection.embeddings()
     if collection.name != CORPUS:
         texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
@@ -162,10 +149,8 @@ def _check_queries(run: Run, collection: Collection, count: int) -> tuple[list[s
     ids, rows, texts = _stored(run, collection)
     owners_W, passages = windows.owners(ids), texts()
     if len(passages) != (embedded := int(owners_W[-1]) + 1):
-        raise UserError(
-            f"{folder}: {embedded:,} passages are embedded, and there are {len(passages):,} now; --stage=encode makes "
-            "them again"
-        )
+        counts = f"{embedded:,} passages are embedded, and there are {len(passages):,} now"
+        raise UserError(f"{folder}: {counts}; --stage=encode makes them again")
     rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
     return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows[rows_Q]
 
@@ -189,27 +174,23 @@ def _vectors(
     side: str,
     rows: StoredRows,
     records: Callable[[], Iterator[Record]],
-    dtype: str,
     prompt: str,
     kinds: Mapping[str, str] = MappingProxyType({}),
     columns: tuple[str, ...] = (),
 ) -> Vectors:
     if not len(rows):
         raise UserError(f"{run.place}: there is no embedding of a {side} to hand over")
-    largest, normalised = measured(rows)
-    codes = Codes(dtype, rows.shape[1], largest)
 
     def blocks() -> Iterator[Block]:
         remaining = records()
         for start in range(0, len(rows), BLOCK):
-            vectors_NS = codes.encode(rows[start : start + BLOCK])
-            ids, titles, texts, metadata = map(list, zip(*itertools.islice(remaining, len(vectors_NS)), strict=True))
-            yield Block(ids, vectors_NS, titles, texts, metadata)
+            vectors_NE = rows[start : start + BLOCK]
+            ids, titles, texts, metadata = map(list, zip(*itertools.islice(remaining, len(vectors_NE)), strict=True))
+            yield Block(ids, vectors_NE, titles, texts, metadata)
         next(remaining, None)  # says that there are more
 
     model = f"sha256:{files.fingerprint(record_of(run, 'train')['outputs'])}"
-    stored = {"dtype": dtype, "normalised": normalised, "scale": codes.scale, "prompt": prompt, "rows": len(rows)}
-    return Vectors(side, model, rows.shape[1], **stored, kinds=kinds, columns=columns, blocks=blocks)
+    return Vectors(side, model, rows.shape[1], are_normalised(rows), prompt, len(rows), kinds, columns, blocks)
 
 
 STAGES.register(

@@ -25,6 +25,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import TRAINED
 from retrieval.recipes.trained_run import check_towers
+from retrieval.runtime.store import repeated
 from retrieval.stages.search import USES, reads
 
 if TYPE_CHECKING:
@@ -49,10 +50,7 @@ def check_packages(config: ConfigDict) -> None:
 def check_hits(k: int, depth: int) -> None:
     """Checks that no more hits are allowed than are looked for."""
     if k > depth:
-        raise UserError(
-            f"config.serve.k={k}: no more than config.evaluate.depth={depth} hits are looked for; lower the first or "
-            "raise the second"
-        )
+        raise UserError(f"config.serve.k={k}: only config.evaluate.depth={depth} hits are looked for; raise that")
 
 
 def fetch(run: Run) -> None:
@@ -103,13 +101,13 @@ def serve(run: Run) -> None:
         )
     gc.collect()
     gc.freeze()  # to look through the objects of all modules takes 0.3 s, in which nobody is answered
-    server.run(application, listening, engine.measures.closed, engine.end)
-    current.close()
+    with repeated(current.refresh, _LOOK):
+        server.run(application, listening, engine.measures.closed, engine.end)
     _log.info("serve: ended, after all answers")
 
 
 def open_current(run: Run) -> "Current":
-    """What the indexes of a run answer, with those that are made anew in their place.
+    """What the indexes of a run answer; `refresh` takes those that have been made in their place.
 
     Raises:
       UserError: the corpus has not been indexed.
@@ -140,9 +138,7 @@ def open_current(run: Run) -> "Current":
         outputs, is_whole = made()
         return outputs if is_whole else None
 
-    current = Current(open_service, version)
-    current.watch(_LOOK)
-    return current
+    return Current(open_service, version)
 
 
 def limits(run: Run) -> "Limits":
@@ -190,8 +186,8 @@ def mcp(run: Run) -> None:
     with _prints_to_errors():
         current = open_current(run)
     engine = Engine(lambda: current.service, limits(run), name(run))
-    anyio.run(mcp_server.make_server(engine).run_stdio_async)
-    current.close()
+    with repeated(current.refresh, _LOOK):
+        anyio.run(mcp_server.make_server(engine).run_stdio_async)
 
 
 @contextlib.contextmanager

@@ -16,15 +16,15 @@ from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
 from retrieval.recipes import examples, initial_parameters, source_batches, train_state
-from retrieval.recipes.placement import is_stacked, make_mesh, shardings_of
+from retrieval.recipes.placement import is_stacked, make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
-from retrieval.runtime import ending, following, hosts
+from retrieval.runtime import artefacts, ending, hosts
 from retrieval.runtime.signals import PreemptedError
 from retrieval.stages import refresh_kind, training_length, training_setup
 from retrieval.stages.refresh_kind import FOLDER, kind_of
 from retrieval.stages.training_log import TrainingLog
 from retrieval.stages.training_setup import BAD_BATCHES, Setup
-from retrieval.training import frozen, loop, optimizer, sharding
+from retrieval.training import frozen, loop, optimizer
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def train(run: Run) -> dict[str, Any]:
             if newest is not None:
                 state = state.restored(checkpoints, progress)
             step = train_state.make_step(setup.config, setup.model)
-            metrics = following.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
+            metrics = artefacts.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
             with metrics, ending.watch() as must_stop:
                 kind = kind_of(setup.config)
@@ -163,11 +163,9 @@ def check_model(run: Run) -> None:
     examples.abstract_batch(config, mesh)
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
-    if config.mesh.rules or config.train.optimizer == "muon":
+    if config.train.optimizer == "muon":
         params = train_state.abstract_parameters(config, abstract_model(config, run.vocab_size))
         optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
-        shardings_of(params, config, mesh)
-        sharding.check_rules(params, config.mesh.rules)
     if run.vocabulary and (config.data.query_prefix or config.data.document_prefix):
         Prefixes.of(config.data, run.load_vocabulary())  # which refuses one that leaves no room
     start = initial_parameters.start_of(config)

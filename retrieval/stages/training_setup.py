@@ -21,7 +21,7 @@ from retrieval.recipes.source_batches import make_batches
 from retrieval.runtime import artefacts, devices
 from retrieval.stages import training_length
 from retrieval.stages.refresh_kind import kind_of
-from retrieval.training import chips, frozen, loop, sharding
+from retrieval.training import chips, frozen, loop
 from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.loop import TrainState
 
@@ -124,7 +124,6 @@ def prepare(run: Run) -> Setup:
         training_length.warn_of_days(config, lambda: len(vocabulary), mesh)
     model = abstract_model(config, len(vocabulary))
     abstract = train_state.abstract_state(config, model, mesh)
-    sharding.check_rules(abstract.params, config.mesh.rules)
     setup = Setup(run, config, vocabulary, mesh, batches, model, abstract)
     fixed = sum(leaf.size for leaf in jax.tree.leaves(frozen.split(abstract.params)[1]))
     trained = f", {(setup.parameters - fixed) / 1e6:.2f} million of them trained" if fixed else ""

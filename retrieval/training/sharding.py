@@ -1,7 +1,6 @@
 """The device mesh, and where batches and parameters live on it."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError, divisors, listed, near
+from retrieval.errors import UserError, divisors
 from retrieval.runtime.arrays import TENSOR
 
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
@@ -71,38 +70,25 @@ def parameter_shardings(
     params: Any,
     mesh: jax.sharding.Mesh,
     *,
-    rules: Sequence[tuple[str, Sequence[str | None]]] = (),
     replicate_below: int = 0,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
     is_table: Callable[[tuple], bool] = lambda path: False,
     tensor_axis: Callable[[tuple], int | None] = lambda path: None,
 ) -> Any:
-    """A sharding for every parameter: that of the first rule whose regular expression is found in its path.
-
-    Without a rule the largest dimension that the axis `fsdp` divides is sharded over it, of equal ones the first.
+    """A sharding for every parameter: the largest dimension that the axis `fsdp` divides, of equal ones the first.
 
     Args:
       params: nested dicts of arrays, or of `jax.ShapeDtypeStruct`.
-      rules: (regular expression, an axis of the mesh or None for every dimension); paths are like
-        'query_tower/encoder/layers/mlp_in/kernel'.
-      replicate_below: parameters with fewer values are whole on every device, unless a rule says otherwise.
+      replicate_below: parameters with fewer values are whole on every device.
       is_stacked: whether the first axis of the parameter at a path is that of the layers. It is never sharded: a device
         that has other layers than its neighbour could only wait for it.
       is_table: whether the parameter at a path is a table of which rows are looked up. Its columns are sharded where
         they can be: then a row is looked up without the table of other devices.
       tensor_axis: the axis of the parameter at a path, from the last (-1) on, that is sharded over `tensor` devices.
-
-    Raises:
-      UserError: a rule is malformed, or does not fit the shape of a parameter.
     """
-    patterns = [_compiled(rule, mesh) for rule in rules]
 
     def choose(path: tuple, leaf: Any) -> NamedSharding:
-        name, stacked = _name(path), is_stacked(path)
-        for pattern, spec in patterns:
-            if pattern.search(name):
-                _check_fits(name, leaf.shape, spec, mesh, stacked)
-                return NamedSharding(mesh, P(*spec))
+        stacked = is_stacked(path)
         spec = _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked, is_table(path))
         if TENSOR in mesh.axis_names and (axis := tensor_axis(path)) is not None:
             kept = list(leaf.shape)
@@ -114,16 +100,6 @@ def parameter_shardings(
     return jax.tree.map_with_path(choose, params)
 
 
-def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) -> None:
-    """Every rule is meant for something."""
-    names = [_name(path) for path, _ in jax.tree.leaves_with_path(params)]
-    for pattern, _ in rules:
-        if not any(re.search(pattern, name) for name in names):
-            similar = near(pattern, {part for name in names for part in name.split("/")})
-            hint = f"did you mean {' or '.join(similar)}? " if similar else ""
-            raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; {hint}they are {listed(names)}")
-
-
 def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool, is_table: bool) -> P:
     fitting = [axis for axis in range(stacked, len(shape)) if shape[axis] % size == 0]
     if size == 1 or math.prod(shape) < replicate_below or not fitting:
@@ -131,35 +107,3 @@ def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: 
     last = len(shape) - 1
     chosen = last if is_table and last in fitting else max(fitting, key=lambda axis: shape[axis])
     return P(*[FSDP if axis == chosen else None for axis in range(len(shape))])
-
-
-def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
-    if not (isinstance(rule, list | tuple) and len(rule) == 2 and isinstance(rule[0], str)):
-        raise UserError(f"config.mesh.rules: {rule!r}: a rule is a pair, of a regular expression and axes")
-    pattern, spec = rule
-    axes = [axis for axis in spec if axis is not None] if isinstance(spec, list | tuple) else [spec]
-    known = all(axis in mesh.axis_names for axis in axes)
-    if axes == [spec] or not known or len(set(axes)) < len(axes):
-        raise UserError(
-            f"config.mesh.rules: '{pattern}' has {spec!r}: each dimension needs None or an axis "
-            f"({', '.join(mesh.axis_names)}), each axis once"
-        )
-    try:
-        return re.compile(pattern), tuple(spec)
-    except re.error as error:
-        raise UserError(f"config.mesh.rules: '{pattern}' is no regular expression: {error}") from error
-
-
-def _check_fits(name: str, shape: tuple[int, ...], spec: tuple, mesh: jax.sharding.Mesh, stacked: bool) -> None:
-    axes = [(axis, mesh.shape[axis], size) for size, axis in zip(shape, spec) if axis is not None]
-    problems = [f"{axis}={devices} does not divide {size}" for axis, devices, size in axes if size % devices]
-    if stacked and spec and spec[0] is not None:
-        problems = ["the first dimension is that of the layers, which cannot be sharded"]
-    if len(spec) > len(shape):
-        problems = ["more axes than dimensions"]
-    if problems:
-        raise UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problems[0]}")
-
-
-def _name(path: tuple) -> str:
-    return "/".join(str(key.key) for key in path)

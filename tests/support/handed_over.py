@@ -7,31 +7,9 @@ import numpy as np
 from retrieval import files
 from retrieval.handover import folder
 from retrieval.handover.targets import TARGETS
-from retrieval.handover.vectors import BIT, BLOCK, FLOAT16, FLOAT32, INT8, Block, Codes, Vectors, check_lines, measured
+from retrieval.handover.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
 
-PIECES = [
-    "a",
-    "é",
-    "ß",
-    "猫",
-    "🦊",
-    " ",
-    '"',
-    "'",
-    "\\",
-    "\\N",
-    "\\.",
-    ",",
-    ";",
-    "{",
-    "}",
-    "%",
-    "#",
-    "\u2028",
-    "\x7f",
-    "=",
-    "!",
-]
+PIECES = [*"aéß猫🦊 \"'\\,;{}%#\u2028\x7f=!", "\\N", "\\."]
 BREAKS = ["\t", "\n", "\r", "\r\n", "\x0b"]
 KINDS = {"lang": "text", "tags": "texts", "year": "integer", "weight": "number", "draft": "switch", "document": "text"}
 
@@ -40,35 +18,28 @@ def text(rng, pieces, longest=12):
     return "".join(rng.choice(pieces, rng.integers(0, longest)))
 
 
-def made(rows=40, dimension=16, dtype=FLOAT32, seed=0, breaks=True, columns=(), unit=False, windows=1):
+def made(rows=40, dimension=16, breaks=True, columns=()):
     """Random rows. The first ids are of 400 bytes, and with white space, quotes and an emoji in them.
 
     Returns:
       The vectors, and the float32 embeddings [rows, dimension].
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     pieces = PIECES + (BREAKS if breaks else [])
     ids = ["x" * 396 + "🦊", 'a "b"', "it's", "\\N", *(["a\tb", "a\nb", "a\r\nb"] if breaks else [])]
     ids = list(dict.fromkeys([*ids, *(f"{text(rng, pieces).strip()}:{number}" for number in range(rows))]))[:rows]
     vectors = rng.normal(size=(rows, dimension)).astype(np.float32)
-    if unit:
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    else:
-        vectors[0, :4] = [1e-30, -0.0, np.float32(1) / 3, 1.17549435e-38]
+    vectors[0, :4] = [1e-30, -0.0, np.float32(1) / 3, 1.17549435e-38]
     metadata = [_metadata(rng, pieces) for _ in ids]
-    largest, normalised = measured(vectors)
-    codes = Codes(dtype, dimension, largest)
     titles, texts = ([text(rng, pieces, 30) for _ in ids] for _ in range(2))
 
     def blocks():
         for start in range(0, rows, BLOCK):
             part = slice(start, start + BLOCK)
-            encoded = codes.encode(vectors[part])
-            yield Block(ids[part], encoded, titles[part], texts[part], metadata[part])
+            yield Block(ids[part], vectors[part], titles[part], texts[part], metadata[part])
 
-    stored = {"dtype": dtype, "normalised": normalised, "scale": codes.scale, "prompt": "", "rows": rows}
-    made = Vectors("document", "sha256:0", dimension, **stored, kinds=KINDS, columns=tuple(columns), blocks=blocks)
-    return made, vectors
+    about = "document", "sha256:0", dimension, are_normalised(vectors), "", rows
+    return Vectors(*about, KINDS, tuple(columns), blocks), vectors
 
 
 def _metadata(rng, pieces):
@@ -118,6 +89,3 @@ def questions(path):
     """Of each line of `check.jsonl` the vector, the ids that are expected, and their scores."""
     lines = [json.loads(line) for line in (path / "check.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
     return [(line["vector"], line["expected"], line["scores"]) for line in lines]
-
-
-DTYPES = (FLOAT32, FLOAT16, INT8, BIT)

@@ -26,17 +26,11 @@ class Towers:
         self.card = Card(sizes, {"query": length, "document": length}, "mean", "float32", default_prompt)
         self.asked = []  # the side, the prompt and the number of texts of each call
 
-    def query_rows(self, queries, prompt_name=None, room=0):
-        return self._rows("query", list(queries), prompt_name, room)
-
-    def document_rows(self, documents, prompt_name=None, room=0):
-        texts = [each if isinstance(each, str) else each["text"] for each in documents]
-        return self._rows("document", texts, prompt_name, room)
-
     def embed(self, rows):
         return np.asarray([rows.tower(ids) for ids in rows.ids], np.float32)
 
-    def _rows(self, side, texts, prompt_name, room):
+    def rows(self, side, texts, prompt_name=None, room=0):
+        texts = [each if isinstance(each, str) else each["text"] for each in texts]
         self.asked.append((side, prompt_name, len(texts)))
         rows = [[len(word) for word in text.split()][: self.card.lengths[side] + room] for text in texts]
         return TextRows(rows, self.vector)
