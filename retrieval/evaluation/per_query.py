@@ -5,7 +5,7 @@ systems   names [S], as in results.json; so are metrics [M]
 values    float32 [S, M, Q], fractions
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +26,10 @@ class PerQuery(NamedTuple):
     metrics: list[str]
     values_SMQ: np.ndarray
 
-    def of(self, system: str, metric: str) -> dict[str, float] | None:
-        """Question -> value; None where the system or the metric was not measured."""
+    def of(self, system: str, metric: str) -> dict[str, float]:
+        """Question -> value; empty where the system or the metric was not measured."""
         if system not in self.systems or metric not in self.metrics:
-            return None
+            return {}
         row_Q = self.values_SMQ[self.systems.index(system), self.metrics.index(metric)]
         return dict(zip(self.queries, row_Q.tolist()))
 
@@ -51,14 +51,17 @@ def write(path: Path, queries: Sequence[str], by_system: Mapping[str, Mapping[st
         np.savez(file, values=values_SMQ, **encoded)
 
 
-def read(path: Path) -> PerQuery | None:
-    """The values; None where there are none.
+def read_all(folders: Iterable[Path], dataset: str, split: str) -> list[PerQuery]:
+    """The values of a set by a rule, of each folder that has them.
 
     Raises:
-      UserError: the file is damaged or is of another kind.
+      UserError: a file is damaged or is of another kind.
     """
-    if not path.is_file():
-        return None
+    paths = [path_of(folder, dataset, split) for folder in folders]
+    return [_read(path) for path in paths if path.is_file()]
+
+
+def _read(path: Path) -> PerQuery:
     arrays = files.read_arrays(path, _REMEDY)
     names = [arrays.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
     values_SMQ = arrays.get("values", np.zeros(()))
@@ -69,6 +72,11 @@ def read(path: Path) -> PerQuery | None:
         raise UserError(f"{path}: {values_SMQ.shape} values do not fit its names; {_REMEDY}")
     queries, systems, metrics = ([text.decode("utf-8", "replace") for text in array.tolist()] for array in names)
     return PerQuery(queries, systems, metrics, values_SMQ)
+
+
+def values_of(read: Iterable[PerQuery], system: str, metric: str) -> dict[str, float]:
+    """Question -> value, of the first folder that has them; empty where none has."""
+    return next(filter(None, (each.of(system, metric) for each in read)), {})
 
 
 def differences(a: Mapping[str, float], b: Mapping[str, float]) -> np.ndarray:

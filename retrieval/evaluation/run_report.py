@@ -17,11 +17,10 @@ from retrieval.evaluation import display, per_query, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
-from retrieval.evaluation.training_metrics import read_training
+from retrieval.evaluation.result_files import read_training
 from retrieval.files import write_text
-from retrieval.libraries import figures
+from retrieval.libraries import figures, tickers
 
-_FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
 _CURVES = {
     "Success": "queries with a right answer among the first k",
     "R": "right answers among the first k",
@@ -82,14 +81,13 @@ def write_report(
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
-      UserError: a row lacks a field, two rows give different values for one place of a table, or a line of
-        train.jsonl is not a JSON object with a step.
+      UserError: two rows give different values for one place of a table, or a line of train.jsonl is not a JSON object
+        with a step.
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
     for (dataset, split), systems in _by_test_set(results).items():
-        read = (per_query.read(per_query.path_of(place, dataset, split)) for place in evaluated)
-        about, values = f"{dataset}, {split}", [each for each in read if each]
+        about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
         tested = _tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
         if tested:
@@ -127,9 +125,6 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
     """(dataset, split) -> (system, step) -> {'queries', 'seconds', 'metrics': metric -> value}."""
     test_sets = {}
     for row in results:
-        missing = [field for field in _FIELDS if field not in row]
-        if missing:
-            raise UserError(f"results.json: the row {dict(row)} has no {', '.join(missing)}")
         systems = test_sets.setdefault((row["dataset"], row["split"]), {})
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
@@ -166,17 +161,11 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     differences: dict[tuple[Pair, str], np.ndarray] = {}
     metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
     for pair, metric in itertools.product(dict.fromkeys(pairs), metrics):
-        a, b = (_of_questions(values, system, metric) for system in pair)
-        differences_Q = per_query.differences(a, b)
+        differences_Q = per_query.differences(*(per_query.values_of(values, system, metric) for system in pair))
         if len(differences_Q) and (pair[::-1], metric) not in differences:
             differences[pair, metric] = differences_Q
     p_values = significance.holm([significance.randomisation(each) for each in differences.values()])
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
-
-
-def _of_questions(values: Sequence[PerQuery], system: str, metric: str) -> dict[str, float]:
-    """Question -> value; empty where it was not measured."""
-    return next((found for each in values if (found := each.of(system, metric))), {})
 
 
 def _differences_section(questions: int, tested: _Tested) -> list[str]:
@@ -220,7 +209,8 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
         axes.plot(
             steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
         )
-    display.whole_ticks(axes)
+    axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))  # at whole numbers, each once
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     display.legend(figure)
     return figure
 
@@ -243,7 +233,10 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
         axes.plot(
             *zip(*shares.items()), style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
         )
-    display.log_ticks(axes, {cutoff for shares in curves.values() for cutoff in shares})
+    cutoffs = sorted({cutoff for shares in curves.values() for cutoff in shares})
+    axes.set_xscale("log")
+    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
+    axes.xaxis.set_minor_locator(tickers.NullLocator())
     axes.set_ylim(bottom=0)
     display.legend(figure)
     return figure

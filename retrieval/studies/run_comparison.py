@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from retrieval.config import fields
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
@@ -202,13 +200,16 @@ def _tested(
     run: FinishedRun, over: FinishedRun, dataset: str, split: str, names: tuple[str, str] | None
 ) -> Iterator[Difference]:
     """The differences of two systems, or of all that have one name and other values. p-values are not yet corrected."""
-    first = result_files.of_queries(over.folder, dataset, split)
-    for ours in result_files.of_queries(run.folder, dataset, split):
+    own, first = (per_query.read_all(result_files.folders(each.folder), dataset, split) for each in (run, over))
+    for ours in own:
         for system, other in [names] if names else zip(ours.systems, ours.systems):
             theirs = next((values for values in first if other in values.systems), None)
             if system not in ours.systems or theirs is None:
                 continue
-            pairs = {metric: _paired(ours.of(system, metric), theirs.of(other, metric)) for metric in ours.metrics}
+            pairs = {
+                metric: per_query.differences(ours.of(system, metric), theirs.of(other, metric))
+                for metric in ours.metrics
+            }
             if not any(differences_Q.any() for differences_Q in pairs.values()):
                 continue
             for metric, differences_Q in pairs.items():
@@ -216,11 +217,6 @@ def _tested(
                     mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
                     of = (dataset, split, metric, run.name, system, over.name, other)
                     yield Difference(*of, len(differences_Q), mean, p_value)
-
-
-def _paired(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> np.ndarray:
-    """What the first got more, [Q] over the questions of both; empty where one has not measured it."""
-    return np.zeros(0) if a is None or b is None else per_query.differences(a, b)
 
 
 def _differences_table(differences: Sequence[Difference]) -> str:
