@@ -16,7 +16,7 @@ SET = (
 def test_any_passage_of_the_article_is_right():
     asked = Asked.of(*SET)
     assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
-    values = asked.found(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), METRICS)
+    values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), METRICS)
     assert {name: list(value) for name, value in values.items()} == {
         "Success@1": [0, 0, 0],
         "Success@2": [1, 0, 0],

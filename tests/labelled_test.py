@@ -54,7 +54,7 @@ def test_dpr(tmp_path, name):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"positive_ctxs": ["x"]}, r"record 2, positive_ctxs 1: the field 'text' is missing"),
+        ({"positive_ctxs": ["x"]}, r"record 2: the field 'positive_ctxs' is missing or no array of JSON objects"),
         ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
         ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
     ],
@@ -203,7 +203,7 @@ def test_triples_of_ids(tmp_path, name):
         (
             "c.tsv",
             "p1\ta\n\np2\tb\np1\tc\n",
-            r"c\.tsv, line 4: its passage id is there twice, with something else at line 1",
+            r"c\.tsv, line 4: its id is there twice, with something else at line 1",
         ),
     ],
 )

@@ -82,9 +82,7 @@ def test_every_split_of_a_folder_is_a_set(tmp_path, caplog):
     folder = written(tmp_path / "NanoBEIR-en", nano("NanoNQ") | nano("NanoFEVER"))
     with caplog.at_level(logging.WARNING):
         assert [found.name for found in read(folder)] == FORM.names(str(folder)) == ["NanoFEVER", "NanoNQ"]
-    assert (
-        "NanoNQ: 4 queries, 3 documents and 4 relevant ones, and the published set has 50, 5035 and 57" in caplog.text
-    )
+    assert "NanoNQ: 4 queries, 3 documents, 4 relevant ones, published with 50, 5035 and 57" in caplog.text
     assert len(FORM.inputs(str(folder), {})) == 6
     assert FORM.names(str(written(tmp_path / "one", nano("NanoNQ")))) == ["NanoNQ"]
 

@@ -129,7 +129,7 @@ def test_passages_of_others(tmp_path):
     [
         (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
-        (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
+        (PASSAGES + "1\ta\tb\n", r"line 6: its id is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),
         (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; mend the row"),
     ],
@@ -142,7 +142,8 @@ def test_broken_passages(tmp_path, text, message):
 def test_a_sets_answers_round_trip(tmp_path):
     passages = write(tmp_path / "psgs.tsv", PASSAGES)
     for number, text in enumerate((NQ_OPEN, CURATED_TREC)):
-        value = qa.set_of("qa", lambda: qa.read_passages(passages), *qa.read_questions([write(tmp_path / "q", text)]))
+        given = set_format.Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
+        (value,) = set_format.SETS["qa"].read(f"{passages},{write(tmp_path / 'q', text)}", given)
         assert len(value.candidates) == 3 and not value.qrels
         folder = tmp_path / str(number) / "qa"
         beir.write_folder(folder, value)

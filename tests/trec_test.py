@@ -121,7 +121,7 @@ def test_a_sets_texts_stay_on_disk(tmp_path, caplog):
         ("qrels", "301 0 d1 1\n301 0 d1 2\n", r"qrels\.txt, line 2: query '301' and candidate 'd1' are judged twice"),
         ("qrels", "0301 0 d1 1\n", r"qrels\.txt: none of its 1 queries is in .*topics\.txt.*written alike"),
         ("qrels", "301 0 d1 1\n302 0 d8 0\n", r"qrels\.txt, line 2: the candidate 'd8' is not in .*c\.tsv"),
-        ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: its passage id is there twice"),
+        ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: its id is there twice"),
     ],
 )
 def test_a_broken_collection(tmp_path, name, text, message):

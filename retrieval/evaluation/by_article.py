@@ -61,7 +61,7 @@ class Asked:
         count = min(most, len(self.queries))
         return np.arange(count) * len(self.queries) // max(count, 1)
 
-    def found(self, rows_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    def anywhere(self, rows_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Success and RR by article, of all these questions.
 
         Args:
@@ -96,8 +96,7 @@ class Asked:
 
 def _values(ranks_Q: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
     """The metrics of each question by the rank of its first right result, 0 where there is none."""
-    found_Q = ranks_Q > 0
-    reciprocal_Q = np.where(found_Q, 1 / np.maximum(ranks_Q, 1), 0.0)
+    reciprocal_Q = np.where(ranks_Q > 0, 1 / np.maximum(ranks_Q, 1), 0.0)
     return {
-        name: (found_Q & (ranks_Q <= cutoff(name))).astype(float) if name != "RR" else reciprocal_Q for name in metrics
+        name: reciprocal_Q if name == "RR" else (reciprocal_Q >= 1 / cutoff(name)).astype(float) for name in metrics
     }

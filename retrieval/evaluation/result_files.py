@@ -30,9 +30,7 @@ def rows(places: Iterable[Path]) -> list[Mapping]:
     read = [(place / NAME, files.read_json(place / NAME)) for place in places]
     for path, value in read:
         if not isinstance(value, list) or not all(isinstance(row, Mapping) and row.keys() >= _FIELDS for row in value):
-            raise UserError(
-                f"{path}: not a list of results; its stage makes it again (evaluate, {', '.join(OF_STAGES)})"
-            )
+            raise UserError(f"{path}: not a list of results; run its stage again (evaluate, {', '.join(OF_STAGES)})")
     return [row for _, value in read for row in value]
 
 

@@ -102,11 +102,8 @@ def write_report(
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
         parts += ["## Validation", Plot("validation", curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
-        parts += [
-            f"## {display.inline(table.title)}",
-            *([display.markdown(table.header, table.rows, table.left)] if table.rows else []),
-            *filter(None, [table.notes]),
-        ]
+        rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
+        parts += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
     texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in parts]
     write_text(folder / "report.html", page(title, parts))
     write_text(folder / "report.md", "\n\n".join(texts) + "\n")
@@ -129,25 +126,39 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
         if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
-            raise UserError(
-                f"results.json: {row['system']}, {row['dataset']}, {row['split']}, step {row['step']} has two values "
-                f"of {row['metric']}, {metrics[row['metric']]} and {row['value']}; remove one"
-            )
+            at = f"{row['system']}, {row['dataset']}, {row['split']}, step {row['step']}"
+            both = f"{metrics[row['metric']]} and {row['value']}; remove one"
+            raise UserError(f"results.json: {at} has two values of {row['metric']}, {both}")
     return test_sets
 
 
 def _results_table(systems: Mapping[tuple, Mapping]) -> str:
-    """One row per system; the best value of each metric is bold."""
-    metrics = list(dict.fromkeys(metric for system in systems.values() for metric in system["metrics"]))
-    best = {metric: max(s["metrics"].get(metric, -math.inf) for s in systems.values()) for metric in metrics}
-    rows = []
-    for (system, step), result in systems.items():
-        cells = [metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
-        rows.append([system, step, result["queries"], *cells, result["seconds"]])
-    return display.markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
+    rows = [((*key, of["queries"]), of["metrics"], [of["seconds"]]) for key, of in systems.items()]
+    return metric_table(["System", "Step", "Queries"], rows, ["Seconds"])
 
 
-def metric_cell(metric: str, value: float | None, best: float) -> str:
+def metric_table(
+    header: Sequence[str],
+    rows: Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]],
+    behind: Sequence[str] = (),
+    left: int = 1,
+) -> str:
+    """A table of metrics, of which the best value is bold.
+
+    Args:
+      header, behind: the columns before and behind those of the metrics.
+      rows: what stands in the first columns, the metrics, and what stands in the last columns.
+    """
+    metrics = list(dict.fromkeys(metric for _, values, _ in rows for metric in values))
+    best = {metric: max(values.get(metric, -math.inf) for _, values, _ in rows) for metric in metrics}
+    cells = [
+        [*first, *(_metric_cell(metric, values.get(metric), best[metric]) for metric in metrics), *last]
+        for first, values, last in rows
+    ]
+    return display.markdown([*header, *metrics, *behind], cells, left)
+
+
+def _metric_cell(metric: str, value: float | None, best: float) -> str:
     """A value as a cell: a share in percent, and bold where it is the best."""
     if value is None:
         return "–"

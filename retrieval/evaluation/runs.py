@@ -204,7 +204,7 @@ def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
         raise UnknownIdError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
     if number == SEVERAL:
         raise UserError(
-            f"{at}: two ids of the set are the {kind} '{id}' in a run file, which has %20 for a blank; rename one"
+            f"{at}: two ids of the set are the {kind} '{id}' in a run file, with %20 for a blank; rename one"
         )
     return number
 

@@ -243,7 +243,7 @@ def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Seq
     known = [value.answers[id] for id in ids]
     rows_QK = np.concatenate([ranking.rows for ranking in lists], axis=1)[is_known_Q]
     with CandidateTexts(folder / "corpus.jsonl") as texts:
-        holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text if row < len(texts) else "")
+        holds_QK = answers.holding(known, rows_QK, lambda row: texts[row].text if row < len(texts) else "")
     ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
     for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
         yield Scores(ranking, "answers", ids, metrics.per_answered_query(part_QK, names))
@@ -263,7 +263,7 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
         return
     ids = [asked.queries[place] for place in asked.some(_WITHIN)]
     for ranking in lists:
-        yield Scores(ranking, "article", asked.queries, asked.found(ranking.rows, HITS))
+        yield Scores(ranking, "article", asked.queries, asked.anywhere(ranking.rows, HITS))
     for ranking in lists:
         if ranking.among:
             yield Scores(ranking, "within-article", ids, asked.within(ranking.among, _WITHIN, HITS))

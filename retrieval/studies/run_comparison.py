@@ -108,18 +108,11 @@ def tables(comparison: Comparison) -> list[str]:
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
             shown.append(f"**The sets differ**: candidates: {display.inline(counts)}. Such values do not compare.")
-    settings = differing_fields(runs)
-    header = ["field", *(run.name for run in runs)]
-    rows = [[name, *map(str, values)] for name, values in settings.items()]
-    shown += ["## Settings that differ", display.markdown(header, rows, left=len(header)) if rows else "None."]
-    return [*shown, "## Cost", display.markdown(["", *(run.name for run in runs)], list(_cost(runs)))]
-
-
-def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
-    """The fields of the config that not all runs have alike: name -> the value of each run."""
-    names = dict.fromkeys(name for run in runs for name in run.fields)
-    values = {name: [run.fields.get(name, "") for run in runs] for name in sorted(names)}
-    return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
+    names, fields_of = [run.name for run in runs], [run.fields for run in runs]
+    settings = {name: [of.get(name, "") for of in fields_of] for name in sorted(set().union(*fields_of))}
+    rows = [[name, *map(str, of)] for name, of in settings.items() if any(value != of[0] for value in of)]
+    table = display.markdown(["field", *names], rows, left=1 + len(names)) if rows else "None."
+    return [*shown, "## Settings that differ", table, "## Cost", display.markdown(["", *names], list(_cost(runs)))]
 
 
 def read_run(place: str, name: str) -> FinishedRun:
@@ -137,9 +130,7 @@ def read_run(place: str, name: str) -> FinishedRun:
     records.verify_written(folder, _READ)
     rows = result_files.rows(result_files.folders(folder))
     if not rows:
-        raise UserError(
-            f"{place}: the run has no results; python -m retrieval.main --workdir={place} --stage=evaluate makes them"
-        )
+        raise UserError(f"{place}: the run has no results; --stage=evaluate makes them")
     config = preflight.read_config(folder)
     run = Run(config, folder, Path(), copy=copy)
     of_stages = {
@@ -165,23 +156,17 @@ def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
 
 def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str:
     """A row for each run and system. Runs with the same values, such as BM25's, share one."""
-    cells: dict[tuple, dict[str, float]] = {}
+    metrics: dict[tuple, dict[str, float]] = {}
     for run in runs:
         for row in run.rows:
             if (row["dataset"], row["split"]) == (dataset, split):
                 key = (run.name, row["system"], row["step"], row["queries"])
-                cells.setdefault(key, {})[row["metric"]] = row["value"]
-    metrics = list(dict.fromkeys(metric for values in cells.values() for metric in values))
+                metrics.setdefault(key, {})[row["metric"]] = row["value"]
     alike: dict[tuple, list[str]] = {}
-    for (name, *of_system), values in cells.items():
-        alike.setdefault((*of_system, *map(values.get, metrics)), []).append(name)
-    rows = [[", ".join(names), *key] for key, names in alike.items()]
-    best = [max((row[4 + at] for row in rows if row[4 + at] is not None), default=0) for at in range(len(metrics))]
-    rows = [
-        [*row[:4], *(run_report.metric_cell(*cell) for cell in zip(metrics, row[4:], best, strict=True))]
-        for row in rows
-    ]
-    return display.markdown(["Run", "System", "Step", "Queries", *metrics], rows, left=2)
+    for (name, *of_system), values in metrics.items():
+        alike.setdefault((*of_system, tuple(values.items())), []).append(name)
+    rows = [((", ".join(names), *of_system), dict(values), ()) for (*of_system, values), names in alike.items()]
+    return run_report.metric_table(["Run", "System", "Step", "Queries"], rows, left=2)
 
 
 def _tests(runs: Sequence[FinishedRun], systems: Sequence[str]) -> list[Difference]:

@@ -8,7 +8,7 @@ with an id and a text, by the names that people use: (query_id, query), (passage
 import array
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ class TextsOfIds:
         """An example of ids that was read at `at`, all of which must be known."""
         self.query(of_ids.query, at)
         for text in (*of_ids.positives, *of_ids.negatives):
-            if text.id not in self._documents:
-                self.document(text.id, at)
+            self._require(text.id, at)
         return of_ids
 
     def example(self, of_ids: Example, at: str, counts: Counts) -> Example | None:
@@ -59,7 +58,7 @@ class TextsOfIds:
         """The text of a document that is named at `at`."""
         if id not in self._documents:
             raise UserError(
-                f"{at}: the document '{id}' is not in the collection; name its file in config.pairs.collection"
+                f"{at}: the document '{id}' is not in the collection; add a file to config.pairs.collection"
             )
         return self._documents[id]
 
@@ -142,13 +141,11 @@ def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candi
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     there = parquet_files.columns(path)
-    named = dict.fromkeys(there)
-    read = [_one(named, names, str(path)) for names in (_IDS, _TEXTS)]
+    read = [_one(there, names, str(path)) for names in (_IDS, _TEXTS)]
     return parquet_files.rows(path, [*read, *(name for name in there if name == _TITLE)])
 
 
-def _one(record: Mapping[str, Any], names: tuple[str, ...], at: str) -> str:
-    for name in names:
-        if name in record:
-            return name
-    raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are {shown(record)}")
+def _one(there: Collection[str], names: tuple[str, ...], at: str) -> str:
+    if name := next((name for name in names if name in there), ""):
+        return name
+    raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}")

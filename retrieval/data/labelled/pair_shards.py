@@ -107,22 +107,20 @@ def write_pairs(
     records = _Records(drawn, vocabulary, prefixes, teacher, keep_lone, guide(drawn.examples) if guide else None)
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     folder.mkdir(parents=True, exist_ok=True)
+    made = records.of(simple or itertools.repeat(None))
     with Sorter(folder) as sorter:
-        ordered = records.of(simple) if in_order else sorter
-        if not in_order:
-            for record in records.of(simple):
-                sorter.add(record)
-        tfrecords.deal(ordered, folder, num_shards, STEM)
+        for record in () if in_order else made:
+            sorter.add(record)
+        tfrecords.deal(made if in_order else sorter, folder, num_shards, STEM)
     drawn.known.write(folder)
-    has_teacher = teacher is not None or records.has_scores
     query_tokens, document_tokens = (records.lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
         "paragraphs": drawn.paragraphs,
         "positives left out": drawn.left_out,
         "most positives": drawn.known.most,
-        "has teacher": has_teacher,
-        **({"scores": records.scores.tolist()} if has_teacher else {}),
+        "has teacher": records.has_scores,
+        **({"scores": records.scores.tolist()} if records.has_scores else {}),
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "shards": num_shards,
@@ -134,7 +132,7 @@ def write_pairs(
 
 
 class _Records:
-    """The records of examples.
+    """The records of examples. Arguments are those of `write_pairs`.
 
     Attributes:
       has_scores: whether all examples have scores of their own.
@@ -153,36 +151,36 @@ class _Records:
     ):
         self._drawn, self._vocabulary, self._prefixes, self._guided = drawn, vocabulary, prefixes, guided
         self._teacher, self._keep_lone = teacher, keep_lone
-        self.has_scores = drawn.scored == drawn.pairs
+        self.has_scores = teacher is not None or drawn.scored == drawn.pairs
         self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
 
-    def of(self, simple: Sequence[int] | None) -> Iterator[tuple[bytes, bytes]]:
-        """Each record, after what it is ordered by. Arguments are those of `write_pairs`."""
-        for example, first in zip(self._drawn.examples(), simple or itertools.repeat(None)):
+    def of(self, simple: Iterable[int | None]) -> Iterator[tuple[bytes, bytes]]:
+        """Each record, after what it is ordered by."""
+        for example, first in zip(self._drawn.examples(), simple):
             query, golds, negatives = example[:3]
             texts = [*golds, *negatives]
             (query_ids,) = self._prefixes.encode_queries(self._vocabulary, [query])
             titles, bodies = [text.title for text in texts], [text.text for text in texts]
             tokens = list(self._prefixes.encode_documents(self._vocabulary, titles, bodies))
-            scores_N = np.array(example.scores, np.float32) if self.has_scores else None
-            scores_N = self._teacher.of(query, texts) if self._teacher else scores_N
+            scores_N = np.array(self._teacher.of(query, texts) if self._teacher else example.scores, np.float32)
             ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
             for place, gold in enumerate(golds):
                 places = [place, *range(len(golds), len(texts))] * (2 if self._keep_lone and not negatives else 1)
-                rows, of_own = [tokens[at] for at in places], [texts[at] for at in places]
+                own_titles, own_bodies = zip(*(tokens[at] for at in places))
+                of_own = [texts[at] for at in places]
                 integers = {
                     "query": query_ids,
-                    "titles": [id for title, _ in rows for id in title],
-                    "title_lengths": [len(title) for title, _ in rows],
-                    "texts": [id for _, body in rows for id in body],
-                    "text_lengths": [len(body) for _, body in rows],
+                    "titles": list(itertools.chain.from_iterable(own_titles)),
+                    "title_lengths": list(map(len, own_titles)),
+                    "texts": list(itertools.chain.from_iterable(own_bodies)),
+                    "text_lengths": list(map(len, own_bodies)),
                     "document_id": [ids[at] for at in places],
                     "known": [self._drawn.known.row_of(wording(query))],
                 }
                 integers |= {} if first is None else {"simple": [first]}
                 integers |= {GUIDE: self._guided(query, of_own)} if self._guided else {}
                 floats = {"counts": [count for text in of_own for count in self._drawn.of(text)]}
-                if scores_N is not None:
+                if self.has_scores:
                     floats["teacher"] = own = scores_N[places].tolist()
                     self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
                 self.lengths += len(query_ids), sum(map(len, tokens[place]))

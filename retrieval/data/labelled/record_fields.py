@@ -152,10 +152,8 @@ def _of_ids(there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str)
 def _list(layout: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
     scores, labels = usual["score"][:1], usual["label"]
     if not (scores or labels):
-        raise UserError(
-            f"{at}: {', '.join(layout.documents)} without scores or labels, which tell what they are to their query; "
-            f"there are {shown(there)}"
-        )
+        fields = ", ".join(layout.documents)
+        raise UserError(f"{at}: {fields} without scores or labels, of which one is needed; there are {shown(there)}")
     return layout._replace(scores=scores, labels="" if scores else labels[0])
 
 
@@ -169,10 +167,8 @@ def named(value: str) -> dict[str, str]:
     for part in filter(None, value.split(",")):
         ours, _, theirs = part.partition("=")
         if not theirs or ours in names or not (ours in _USUAL or _is_negative(ours)):
-            raise UserError(
-                f"config.pairs.fields={value}: '{part}' is no NAME=FIELD, once for each name; names are negative, "
-                f"negative_2, negative_id, {', '.join(_USUAL)}; separate them by commas"
-            )
+            known = "negative, negative_2, negative_id, " + ", ".join(_USUAL)
+            raise UserError(f"config.pairs.fields={value}: '{part}' is no NAME=FIELD, or again; names are {known}")
         names[ours] = theirs
     return names
 
@@ -215,9 +211,9 @@ def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
     if len(ours) > 1:
         raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are both '{ours[0]}' and '{ours[1]}'")
     if not ours:
+        such = "config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
         raise UserError(
-            f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}: name the fields, such as "
-            "config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
+            f"{at}: one of {', '.join(names)} is needed, there are {shown(there)}: name the fields, such as {such}"
         )
     return ours[0]
 

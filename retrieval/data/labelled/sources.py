@@ -69,10 +69,8 @@ def read(value: str) -> list[Source]:
         raise UserError(f'{where}: no source in it; one is a table, such as [nq] and a line files = "nq.jsonl"')
     weighed = [source.name for source in sources if source.weight is not None]
     if weighed and (others := [source.name for source in sources if source.weight is None]):
-        raise UserError(
-            f"{where}: source '{weighed[0]}' has a {_WEIGHT}, and '{others[0]}' has none: give every source one, or "
-            "none, which then are drawn by their sizes"
-        )
+        lone = f"source '{weighed[0]}' has a {_WEIGHT}, and '{others[0]}' has none"
+        raise UserError(f"{where}: {lone}: give every source one, or none, which then are drawn by their sizes")
     return sources
 
 

@@ -29,7 +29,7 @@ class Triples(LabelledFormat):
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. A line that names the columns is refused."""
         for at, line in text_files.lines(path):
-            query, *texts = msmarco.fields(line, ("query", "positive", "negative"), at)
+            query, *texts = msmarco.fields(line.split("\t"), ("query", "positive", "negative"), at)
             if query.strip().lower() in _NAMES_OF_QUERIES and len(texts[0].split()) == 1:
                 raise UserError(f"{at}: the names of columns, and no triple; drop the line")
             positives, negatives = ([Candidate("", "", text)] for text in texts)
@@ -88,6 +88,6 @@ class IdTriples(LabelledFormat):
 def _of_ids(path: Path) -> Iterator[tuple[str, Example]]:
     """The triples without their texts, each after the place where it stands."""
     for at, line in text_files.lines(path):
-        query, *ids = msmarco.fields(line, ("query id", "positive id", "negative id"), at)
+        query, *ids = msmarco.fields(line.split("\t"), ("query id", "positive id", "negative id"), at)
         positives, negatives = ((Candidate(id, "", ""),) for id in ids)
         yield at, Example(query, positives, negatives)

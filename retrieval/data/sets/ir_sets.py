@@ -14,7 +14,7 @@ from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 
 _PREFIX = "ir:"
 _OF_EMPTY = "judgements of no document or query with a text, left out"
@@ -41,9 +41,7 @@ class IrDatasets(SetFormat):
             data = _opened(source)
             for kind in ("docs", "queries", "qrels"):
                 if not getattr(data, f"has_{kind}")():
-                    raise UserError(
-                        f"{source}: it has no {kind} in ir_datasets; name a part of it that has, such as test"
-                    )
+                    raise UserError(f"{source}: no {kind} in ir_datasets; name a part of it that has, such as test")
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         is_dropped = given.options[relevance.UNKNOWN] == relevance.DROP
@@ -106,15 +104,10 @@ def _named(source: str) -> Iterator[None]:
     except UserError:
         raise
     except KeyError as error:
-        raise UserError(
-            f"{source}: no data set of that name in ir_datasets; https://ir-datasets.com has the list"
-        ) from error
+        raise UserError(f"{source}: no such data set in ir_datasets; https://ir-datasets.com has the list") from error
     except Exception as error:  # of as many types as it has sources
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise UserError(
-            f"{source}: ir_datasets cannot fetch it ({said}); try again with a network, or set IR_DATASETS_HOME to a "
-            "folder that has it"
-        ) from error
+        remedy = "try again with a network, or set IR_DATASETS_HOME to a folder that has it"
+        raise UserError(f"{source}: ir_datasets cannot fetch it ({first_line(error)}); {remedy}") from error
 
 
 def _package() -> Any:

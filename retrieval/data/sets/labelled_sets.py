@@ -45,10 +45,8 @@ class LabelledSets(SetFormat):
         settings = Settings.of(options)
         labelled_format.check(path, settings)
         if (shape := labelled_format.shape(path, settings)).is_scored:
-            raise UserError(
-                f"{path}: {shape.what}; a set needs right answers: name them by config.pairs.fields=query=COLUMN,"
-                "positive=COLUMN, or leave the file out"
-            )
+            remedy = "name them by config.pairs.fields=query=COLUMN,positive=COLUMN, or leave the file out"
+            raise UserError(f"{path}: {shape.what}; a set needs right answers: {remedy}")
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         """As `SetFormat.has_answers`: the first example tells."""

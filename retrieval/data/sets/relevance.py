@@ -73,10 +73,8 @@ def within(path: Path, found: Placed, candidates: Collection[str], among: str, d
             if candidate in candidates:
                 qrels.setdefault(query, {})[candidate] = grade
             elif dropped is None:
-                raise UserError(
-                    f"{at}: the candidate '{candidate}' is not in {among}; are the judgements of another collection? "
-                    f"{DROP_ALL} leaves such judgements out"
-                )
+                problem = f"the candidate '{candidate}' is not in {among}"
+                raise UserError(f"{at}: {problem}; is it another collection? {DROP_ALL} leaves such judgements out")
             else:
                 dropped[OUTSIDE] += 1
                 dropped[RELEVANT_OUTSIDE] += grade > 0
@@ -85,9 +83,7 @@ def within(path: Path, found: Placed, candidates: Collection[str], among: str, d
     if not qrels:
         raise UserError(f"{path}: no judgement is of a candidate in {among}; are they of one collection?")
     if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
-        raise UserError(
-            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
-        )
+        raise UserError(f"{path}: no grade of the queries that are asked is above 0; write 1 for relevant")
     return qrels
 
 
