@@ -94,7 +94,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['a']\nq\t__import__('os')\n", r"line 2: the answers are no Python list \(ValueError\)"),
         ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
-        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: that is an example of DPR .* config\.sets\.labelled"),
+        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: an example of DPR .* config\.sets\.labelled"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
         ("1048585\t0\t7187155\t1\n", r"line 1: no question of CuratedTREC: 4 fields between tabs"),

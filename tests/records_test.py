@@ -367,7 +367,7 @@ NAMES = "name the fields, such as config.pairs.fields=query="
         ([TRIPLE, {"text": "a", "label": 1}], r"line 2: its fields are text, label, and those of line 1 are"),
         (
             [TRIPLE | {"negative_2": "c"}, TRIPLE],
-            r"line 2: 1 negatives, and records before it have 2: give each as many, or a list",
+            "line 2: 1 negatives, and records before have 2",
         ),
         (
             [TRIPLE | {"negative_2": None, "scores": [3, 2]}],

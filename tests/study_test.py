@@ -137,20 +137,12 @@ def test_runs_on_a_remade_run_are_remade(tmp_path):
     assert do(config, tmp_path / "study") == (["a", "b"], {})
 
 
-@pytest.mark.parametrize(
-    ("reqa", "nq", "message"),
-    [
-        ("bad.json", "", r".*bad\.json"),
-        ("", "bad.json", r".*bad\.json, line 1"),
-    ],
-)
-def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, reqa, nq, message):
+def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text('{"data": 3}')
     config = make_study(a=("", ""), b=("a", ""))
-    config.runs.a.stages, config.runs.b.stages = ("prepare",), ("sets",)
-    config.runs.b.sets.update(reqa=reqa, nq=nq)
-    with pytest.raises(UserError, match=f"run 'b' of the study: {message}"):
+    config.runs.a.stages, config.runs.b.stages, config.runs.b.sets.reqa = ("prepare",), ("sets",), "bad.json"
+    with pytest.raises(UserError, match=r"run 'b' of the study: .*bad\.json"):
         run_program(config, tmp_path / "study")
     assert not (tmp_path / "study" / "order.txt").exists()
 
