@@ -365,10 +365,7 @@ NAMES = "name the fields, such as config.pairs.fields=query="
             r"line 2: its fields are .*score, and those of line 1 are query, positive, n",
         ),
         ([TRIPLE, {"text": "a", "label": 1}], r"line 2: its fields are text, label, and those of line 1 are"),
-        (
-            [TRIPLE | {"negative_2": "c"}, TRIPLE],
-            "line 2: 1 negatives, and records before have 2",
-        ),
+        ([TRIPLE | {"negative_2": "c"}, TRIPLE], "line 2: 1 negatives, and records before have 2"),
         (
             [TRIPLE | {"negative_2": None, "scores": [3, 2]}],
             r"line 1: a negative is null, and scores may be 2 scores or",

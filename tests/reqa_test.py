@@ -80,10 +80,7 @@ def test_misplaced_answers(tmp_path, caplog):
     questions[2]["answers"] = [{"text": "Paris", "answer_start": 1}]
     with caplog.at_level(logging.WARNING):
         value = reqa.read_squad([write(tmp_path / "wrong.json", squad)])
-    assert judged(value, "pair") == {
-        "Where?": {(ROME, ONE), (MAY, ONE), (BOB, TWO)},
-        "How is she?": {(OLD, ONE)},
-    }
+    assert judged(value, "pair") == {"Where?": {(ROME, ONE), (MAY, ONE), (BOB, TWO)}, "How is she?": {(OLD, ONE)}}
     assert [found.values for found in value.answers.values()] == [("Rome", "May.", "Bob", " Bob"), ("old",)]
     # "Where? " lost its only answer, "Nowhere?" had none.
     assert "6 misplaced answers, 2 questions with no answer" in caplog.text

@@ -84,7 +84,7 @@ def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str])
         two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
         of the rank before.
     """
-    results = _numbered(_results(path), query_ids, candidate_ids)
+    results = _numbered(path, query_ids, candidate_ids)
     if not len(results.query):
         raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
     if fault := _fault(results):
@@ -100,9 +100,9 @@ def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str])
 
 def check_beginning(path: Path) -> None:
     """Checks the first lines of a run."""
-    for result in itertools.islice(_results(path), _LOOKED_AT):
-        if result.score is not None:
-            scalars.score(result.score, "score", result.at)
+    for at, *_, score in itertools.islice(_results(path), _LOOKED_AT):
+        if score is not None:
+            scalars.score(score, "score", at)
 
 
 def ids_in_runs(paths: Iterable[Path]) -> tuple[list[str], list[str]]:
@@ -114,24 +114,14 @@ def ids_in_runs(paths: Iterable[Path]) -> tuple[list[str], list[str]]:
     queries: dict[str, None] = {}
     candidates: dict[str, None] = {}
     for path in paths:
-        for result in _results(path):
-            queries.setdefault(result.query)
-            candidates.setdefault(result.candidate)
+        for _, query, candidate, *_ in _results(path):
+            queries.setdefault(query)
+            candidates.setdefault(candidate)
     return list(queries), list(candidates)
 
 
 class UnknownIdError(UserError):
     """A run file names a query or a candidate that its reader does not know."""
-
-
-class _Result(NamedTuple):
-    """A line of a run file, and the place where it stands."""
-
-    at: str
-    query: str
-    candidate: str
-    rank: str
-    score: str | None
 
 
 class _Numbered(NamedTuple):
@@ -150,8 +140,8 @@ class _Numbered(NamedTuple):
     has_ranks: bool
 
 
-def _results(path: Path) -> Iterator[_Result]:
-    """The results of a file, all in the form of the first."""
+def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
+    """The place of each line, and its query, candidate, rank and score; all lines have the form of the first."""
     width = 0
     for at, line in text_files.lines(path):
         fields = line.split()
@@ -159,7 +149,7 @@ def _results(path: Path) -> Iterator[_Result]:
         if len(fields) != width:
             raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}")
         candidate, rank, score = _FORMS[width][1]
-        yield _Result(at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score])
+        yield at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score]
 
 
 def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
@@ -171,18 +161,18 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
     return names
 
 
-def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
-    queries, rows = numbered(query_ids), numbered(candidate_ids)
-    query, row, rank, score = (array.array(code) for code in "iiif")
-    first, has_ranks = None, False
-    for result in results:
-        query.append(_known(queries, result.query, "query", result.at))
-        row.append(_known(rows, result.candidate, "candidate", result.at))
-        first = result.rank if first is None else first
-        has_ranks = has_ranks or result.rank != first or result.score is None
-        rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
-        score.append(-rank[-1] if result.score is None else scalars.score(result.score, "score", result.at))
-    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), has_ranks)
+def _numbered(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
+    queries, candidates = numbered(query_ids), numbered(candidate_ids)
+    query_N, row_N, rank_N, score_N = (array.array(code) for code in "iiif")
+    first, has_ranks = "", False
+    for at, query, candidate, rank, score in _results(path):
+        query_N.append(_known(queries, query, "query", at))
+        row_N.append(_known(candidates, candidate, "candidate", at))
+        rank_N.append(int(rank) if _RANK.fullmatch(rank) else -1)
+        score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
+        first = first or rank
+        has_ranks = has_ranks or rank != first or score is None
+    return _Numbered(*map(np.array, (query_N, row_N, rank_N, score_N)), has_ranks)
 
 
 def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:

@@ -213,18 +213,17 @@ class Groups:
             if key not in positives and text.id not in ids and (left is None or key in left)
         }
         drawn = heapq.nsmallest(pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
-        answers = dict.fromkeys(text for part in parts for text in part[2])
         score_of: dict[bytes | str, float] = {}
         for *sides, _, scores, _ in parts:
             for text, score in zip(itertools.chain(*sides), scores):
                 score_of.setdefault(self._key(Candidate(*text)), score)
-        places = [*positives, *drawn]
+        scores = [score_of.get(key) for key in (*positives, *drawn)]
         merged = Example(
             query,
             tuple(positives.values()),
             tuple(kept[key] for key in drawn),
-            tuple(answers),
-            tuple(score_of[key] for key in places) if score_of and score_of.keys() >= set(places) else (),
+            tuple(dict.fromkeys(text for part in parts for text in part[2])),
+            () if None in scores else tuple(scores),
             next((label for *_, label in parts if label), ""),
         )
         return merged, len(negatives) - len(kept), len(kept) - len(drawn)

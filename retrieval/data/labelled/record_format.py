@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled import id_texts, record_fields, record_values
+from retrieval.data.labelled import record_fields, record_values
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
@@ -41,7 +41,7 @@ class RecordFormat(LabelledFormat):
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`."""
         has_ids = any(self._layout(path, reading.settings).ids)
-        opened = id_texts.opened(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
+        opened = TextsOfIds(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
         with opened as texts:
             yield from self._examples(path, reading.settings, reading.counts, texts)
 
@@ -186,7 +186,8 @@ class _Same:
     """Checks that the records of a file are of one sort and, where each negative has its field, of one width."""
 
     def __init__(self) -> None:
-        self._sort, self._fields, self._width, self._at = None, "", 0, ""
+        self._first: tuple[tuple, str, str] | None = None
+        self._width = 0
 
     def check(self, layout: Layout, record: Record, at: str) -> None:
         """Checks a record against those before it.
@@ -194,18 +195,15 @@ class _Same:
         Raises:
           UserError: it is another sort of example, or has another number of negatives.
         """
-        if not self._sort:
-            self._sort, self._fields, self._at = layout.sort, ", ".join(layout.fields), at.rpartition(", ")[2]
-        if layout.sort != self._sort:
-            fields = ", ".join(layout.fields)
-            raise UserError(f"{at}: its fields are {fields}, and those of {self._at} are {self._fields}: use two files")
-        columns = layout.negatives
+        fields, columns = ", ".join(layout.fields), layout.negatives
+        sort, of_first, line = self._first = self._first or (layout.sort, fields, at.rpartition(", ")[2])
+        if layout.sort != sort:
+            raise UserError(f"{at}: its fields are {fields}, and those of {line} are {of_first}: use two files")
         width = sum(not isinstance(record[name], list) for name in columns) if _filled(record, columns) else 0
-        if not width or (layout.ids[0] and len(columns) == 1):
-            return
-        self._width = self._width or width
-        if width != self._width:
-            raise UserError(f"{at}: {width} negatives, and records before have {self._width}: give each as many")
+        if width and not (layout.ids[0] and len(columns) == 1):
+            self._width = self._width or width
+            if width != self._width:
+                raise UserError(f"{at}: {width} negatives, and records before have {self._width}: give each as many")
 
 
 class _Classes:

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data.labelled import grouping, id_texts
+from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, example
+from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.data.sets import msmarco
 from retrieval.data.sets.beir import Candidate
@@ -65,7 +66,7 @@ class IdTriples(LabelledFormat):
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. Texts are read of the ids that a query keeps: of others there may be many."""
-        with id_texts.opened(reading.settings, reading.folder) as texts:
+        with TextsOfIds(reading.settings, reading.folder) as texts:
             triples = ((at, texts.check(triple, at)) for at, triple in _of_ids(path))
             if reading.in_order:
                 yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in triples))

@@ -319,13 +319,13 @@ def _read_judgements(
     qrels = {}
     for rule, path in paths.items():
         if not rules or rule in rules:
-            placed = relevance.read(path, relevance.judgements(path))
-            relevance.check_queries(placed, queries, "queries.jsonl")
-            qrels[rule] = relevance.within(path, placed, candidates, "corpus.jsonl", dropped)
+            judged = relevance.read(path, relevance.judgements(path))
+            relevance.check_queries(judged, queries, "queries.jsonl")
+            qrels[rule] = relevance.within(path, judged, candidates, "corpus.jsonl", dropped)
     known = {id: own for id, own in answers.items() if own.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
-    judged = {id: text for id, text in queries.items() if id in kept}
-    return judged, qrels, {id: known[id] for id in judged if id in known}
+    queries = {id: text for id, text in queries.items() if id in kept}
+    return queries, qrels, {id: known[id] for id in queries if id in known}
 
 
 def _judging_files(folder: Path) -> tuple[dict[str, Path], Path | None]:

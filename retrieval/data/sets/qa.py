@@ -211,10 +211,7 @@ QUESTIONS = {
     ),
     "nq_open": QuestionFormat("NQ-open, JSON lines", "NQ-open.dev.jsonl", _NQ_OPEN, _nq_open),
     "web_questions": QuestionFormat(
-        "WebQuestions, one array",
-        "test.json",
-        '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]',
-        _web_questions,
+        "WebQuestions, one array", "test.json", '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]', _web_questions
     ),
     "curated_trec": QuestionFormat(
         "CuratedTREC, TSV with regular expressions",

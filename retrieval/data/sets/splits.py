@@ -175,10 +175,7 @@ def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
 
 
 def _training_set(
-    value: RetrievalSet,
-    positives: Mapping[str, dict[str, int]],
-    train: Collection[str],
-    validation: Collection[str],
+    value: RetrievalSet, positives: Mapping[str, dict[str, int]], train: Collection[str], validation: Collection[str]
 ) -> RetrievalSet:
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
     without = [id for id in (*train, *validation) if not positives.get(id)]
