@@ -3,7 +3,7 @@
 A run is scores [Q, K] and rows [Q, K], best first, row -1 where there is no result, as a search gives it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def by_depth(
     depths: Sequence[int],
     query_ids: Sequence[str],
     candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
+    qrels: metrics.Qrels,
     measures: Sequence[str] = ("RR@10",),
 ) -> dict[int, dict[str, float]]:
     """Recall of the first stage and the reranker's metrics, for each depth n that is reranked (Table 2, Figure 1).

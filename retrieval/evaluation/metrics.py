@@ -60,13 +60,12 @@ OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REG
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
 
+Qrels = Mapping[str, Mapping[str, int]]
+"""Query id -> candidate id -> grade; above 0 is relevant."""
+
 
 def evaluate(
-    rows_QK: np.ndarray,
-    query_ids: Sequence[str],
-    candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str],
+    rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, float]:
     """The mean of each metric over the queries that `qrels` judges; a judged query without results counts 0.
 
@@ -76,7 +75,6 @@ def evaluate(
       rows_QK: positions in `candidate_ids`, best first; -1 where there is no result.
       query_ids: one per row of `rows_QK`.
       candidate_ids: one per candidate.
-      qrels: query id -> candidate id -> grade; above 0 is relevant.
       metrics: names as ir_measures writes them, of AP, P, R, RR, Rprec, Success, nDCG: 'Success@1', 'R@100', 'RR',
         'RR@10', 'nDCG@10' ...; 'RR(rel=2)@10' counts only grades of 2 and more as relevant. `by_kind` checks them.
     """
@@ -84,17 +82,13 @@ def evaluate(
     return {name: float(values_J.mean()) for name, values_J in values.items()}
 
 
-def judged(query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+def judged(query_ids: Sequence[str], qrels: Qrels) -> list[str]:
     """The queries that `qrels` judges, in the order of `query_ids`."""
     return [query for query in query_ids if qrels.get(query)]
 
 
 def per_query(
-    rows_QK: np.ndarray,
-    query_ids: Sequence[str],
-    candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str],
+    rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """The values [J] of each metric for the queries that `judged` gives; arguments are those of `evaluate`."""
     in_order = np.sort(rows_QK, axis=1)

@@ -64,14 +64,13 @@ def read_all(folders: Iterable[Path], dataset: str, split: str) -> list[PerQuery
 def _read(path: Path) -> PerQuery:
     arrays = files.read_arrays(path, _REMEDY)
     names = [arrays.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
+    queries, systems, metrics = (array.astype("S").ravel().tolist() for array in names)
     values_SMQ = arrays.get("values", np.zeros(()))
-    queries_Q, systems_S, metrics_M = names
-    if any(array.dtype.kind != "S" for array in names) or values_SMQ.dtype.kind != "f":
+    if values_SMQ.dtype.kind != "f" or values_SMQ.shape != (len(systems), len(metrics), len(queries)):
         raise UserError(f"{path}: not the values of questions; {_REMEDY}")
-    if values_SMQ.shape != (*systems_S.shape, *metrics_M.shape, *queries_Q.shape) or values_SMQ.ndim != 3:
-        raise UserError(f"{path}: {values_SMQ.shape} values do not fit its names; {_REMEDY}")
-    queries, systems, metrics = ([text.decode("utf-8", "replace") for text in array.tolist()] for array in names)
-    return PerQuery(queries, systems, metrics, values_SMQ)
+    return PerQuery(
+        *([text.decode("utf-8", "replace") for text in of] for of in (queries, systems, metrics)), values_SMQ
+    )
 
 
 def values_of(read: Iterable[PerQuery], system: str, metric: str) -> dict[str, float]:

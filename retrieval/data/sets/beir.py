@@ -149,11 +149,7 @@ def check_beginning(folder: Path) -> dict[str, Path]:
 
 
 def read_judged(folder: Path) -> Judged:
-    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten.
-
-    Raises:
-      UserError: as `read_folder`.
-    """
+    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten."""
     folder = Path(folder)
     texts = read_queries(_either(folder, "queries.jsonl"))
     ids, own, articles = [], {}, []
@@ -193,20 +189,12 @@ def write_folder(folder: Path, value: RetrievalSet) -> None:
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
-    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other.
-
-    Raises:
-      UserError: as `read_folder`.
-    """
+    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other."""
     return itertools.starmap(_candidate, _records(path))
 
 
 def parse_candidate(line: bytes, at: str) -> Candidate:
-    """One line of a corpus.jsonl, which was read at `at`.
-
-    Raises:
-      UserError: it is none.
-    """
+    """One line of a corpus.jsonl, which was read at `at`."""
     return _candidate(*_record(text_files.decoded(line, at), at), at)
 
 
