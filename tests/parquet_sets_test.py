@@ -131,10 +131,7 @@ MISTAKES = {  # what is said -> files that are otherwise; None where one is not 
     "row 2: the _id 'd1' is empty, or is there twice": {CORPUS_FILE: {"_id": ["d1", "d1"], "text": ["a", "b"]}},
     "row 1: the field 'text' is missing or not a string": {CORPUS_FILE: {"_id": ["d1"], "text": [7]}},
     "no whole Parquet file": {CORPUS_FILE: b"PAR1"},
-    "the split 'other' of qrels has no corpus; there are train": {
-        "queries/other.parquet": QUERIES,
-        "qrels/other.parquet": QRELS,
-    },
+    "the split 'b' of qrels has no corpus; there are train": {"queries/b.parquet": QUERIES, "qrels/b.parquet": QRELS},
 }
 
 

@@ -14,6 +14,7 @@ from retrieval.errors import UserError
 DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
 NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'
 WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
+ENTITY_QUESTIONS = '[{"question": "q 1", "answers": ["a"]}, {"qId": 2, "qText": "q 2", "answers": ["b"]}]'
 CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n3\tfactoid\tIn?\ta|b\\\tc\n'
 PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
 
@@ -25,10 +26,7 @@ PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"
         (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
         (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
         (NQ_OPEN.replace("answer", "answers"), {"q 1": ("a", "b"), "q 2": ("é",)}),
-        (
-            '[{"question": "q 1", "answers": ["a"]}, {"qId": 2, "qText": "q 2", "answers": ["b"]}]',
-            {"q 1": ("a",), "q 2": ("b",)},
-        ),
+        (ENTITY_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
         (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
         (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",), "In?": ("a|b\\\tc",)}),
     ],
@@ -112,13 +110,10 @@ def test_passages_of_dpr(tmp_path):
     assert found == [*expected, Candidate("3", "", "plain")]
 
 
-def test_a_passage_may_be_a_whole_document(tmp_path):
-    text = "word " * 40_000  # more than Python's own limit of a field
-    (found,) = qa.read_passages(write(tmp_path / "psgs.tsv", f"id\ttext\ttitle\n1\t{text}\tt\n"))
-    assert found.text == text
-
-
 def test_passages_of_others(tmp_path):
+    text = "word " * 40_000  # a whole document, longer than Python's own limit of a field
+    (whole,) = qa.read_passages(write(tmp_path / "psgs.tsv", f"id\ttext\ttitle\n1\t{text}\tt\n"))
+    assert whole.text == text
     corpus = write(tmp_path / "corpus.jsonl", '{"_id": "d", "title": "T", "text": "words"}\n')
     assert list(qa.read_passages(corpus)) == [Candidate("d", "T", "words")]
     assert list(qa.read_passages(write(tmp_path / "c.tsv", '7\t"a\n'))) == [Candidate("7", "", '"a')]

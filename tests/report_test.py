@@ -17,16 +17,7 @@ def plots():
 
 
 def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):
-    return dict(
-        system=system,
-        dataset=dataset,
-        split=split,
-        metric=metric,
-        value=value,
-        queries=queries,
-        seconds=seconds,
-        step=step,
-    )
+    return dict(locals())
 
 
 RESULTS = [

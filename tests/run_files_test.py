@@ -54,10 +54,8 @@ def test_names_of_systems(tmp_path):
     paths = [tmp_path / name for name in ("bm25.trec", "bert.tsv.gz")]
     for path in paths:
         path.touch()
-    assert [file.system for file in reader.run_files([f"BM25 (tuned)={paths[0]}", str(paths[1])])] == [
-        "BM25 (tuned)",
-        "bert",
-    ]
+    read = reader.run_files([f"BM25 (tuned)={paths[0]}", str(paths[1])])
+    assert [file.system for file in read] == ["BM25 (tuned)", "bert"]
     for wrong, message in (
         ([f"a={paths[0]}", f"a={paths[1]}"], "two systems are named 'a'"),
         ([f"a b={paths[0]}", f"a_b={paths[1]}"], "the systems 'a b' and 'a_b' would have one run file, a_b.trec"),

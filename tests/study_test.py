@@ -86,12 +86,9 @@ def do(config, folder, only=("*",)):
 def run_program(config, folder, only=("*",), shown=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "config", lambda: config)
-        for module, flag, value in (
-            (cli, "WORKDIR", str(folder)),
-            (study, "_ONLY", list(only)),
-            (study, "_LIST", shown),
-        ):
-            patch.setattr(module, flag, SimpleNamespace(value=value))
+        patch.setattr(cli, "WORKDIR", SimpleNamespace(value=str(folder)))
+        patch.setattr(study, "_ONLY", SimpleNamespace(value=list(only)))
+        patch.setattr(study, "_LIST", SimpleNamespace(value=shown))
         return study.main(["study"])
 
 

@@ -72,9 +72,9 @@ QRELS = "301 0 d1 1\n301\tQ0\td2\t0\n\n302 0 d2 -1\n302 0 d3 3\n302 0 d3 3\n999 
 def collection(folder, **changes):
     good = {
         "c.tsv": "d1\tone\nd2\ttwo\nd3\t \nd4\tfour\n",
-        "topics.txt": TOPICS + "<top><num>303<title>Nobody judges it",
-        "qrels.txt": QRELS,
+        "topics.txt": f"{TOPICS}<top><num>303<title>Nobody judges it",
     }
+    good["qrels.txt"] = QRELS
     return [write(folder / name, changes.get(name.partition(".")[0], text)) for name, text in good.items()]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,12 +148,8 @@ def read_run(place: str, name: str) -> FinishedRun:
 
 def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
     """The sets and rules that two runs or more have, in the order of the first run that has them."""
-    of_runs = [dict.fromkeys((row["dataset"], row["split"]) for row in run.rows) for run in runs]
-    return [
-        key
-        for key in dict.fromkeys(key for of_run in of_runs for key in of_run)
-        if sum(key in of_run for of_run in of_runs) > 1
-    ]
+    of_runs = (dict.fromkeys((row["dataset"], row["split"]) for row in run.rows) for run in runs)
+    return [key for key, count in collections.Counter(itertools.chain.from_iterable(of_runs)).items() if count > 1]
 
 
 def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str:
@@ -191,14 +189,9 @@ def _tested(
             theirs = next((values for values in first if other in values.systems), None)
             if system not in ours.systems or theirs is None:
                 continue
-            pairs = {
-                metric: per_query.differences(ours.of(system, metric), theirs.of(other, metric))
-                for metric in ours.metrics
-            }
-            if not any(differences_Q.any() for differences_Q in pairs.values()):
-                continue
-            for metric, differences_Q in pairs.items():
-                if is_share(metric) and len(differences_Q):
+            above = [per_query.differences(ours.of(system, name), theirs.of(other, name)) for name in ours.metrics]
+            for metric, differences_Q in zip(ours.metrics, above):
+                if any(each_Q.any() for each_Q in above) and is_share(metric) and len(differences_Q):
                     mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
                     of = (dataset, split, metric, run.name, system, over.name, other)
                     yield Difference(*of, len(differences_Q), mean, p_value)

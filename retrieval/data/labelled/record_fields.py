@@ -93,9 +93,8 @@ def shape(layout: Layout) -> Shape:
     is_judged = layout.labels and not layout.negatives
     named = ", ".join((layout if is_judged else layout._replace(labels="")).fields)
     if layout.kind == TWO and layout.scores:
-        return Shape(
-            f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse", True, True, True
-        )
+        what = f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse"
+        return Shape(what, is_apart=True, has_scores=True, is_scored=True)
     if layout.scores:
         return Shape(f"documents with a teacher's scores ({named}), for kl_divergence and margin_mse too", True, True)
     if layout.kind == CLASS:
@@ -124,37 +123,27 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
         if _TEXT in there and _LABEL in there:
             return Layout(CLASS, _TEXT, labels=_LABEL)
     has_texts = usual["query"] and any(name in there for name in (*_USUAL["positive"], *_USUAL["documents"], *_PAIRED))
-    if not has_texts and (of_ids := _of_ids(there, usual, at)):
-        return of_ids
-    query = _one(there, _USUAL["query"], at)
-    if usual["documents"] and not usual["positive"]:
-        return _list(Layout(DOCUMENTS, query, usual["documents"][:1]), there, usual, at)
-    positive = _one(there, _USUAL["positive"] + (() if usual["positive"] else _PAIRED), at)
+    positives, documents = (usual[name] for name in ("positive", "documents"))
+    if not has_texts and (usual["query"] or usual["query_id"]) and (usual["positive_id"] or usual["document_ids"]):
+        query = (usual["query"] or usual["query_id"])[0]  # it may be a text all the same
+        ids, positives, documents = (True, not usual["query"]), usual["positive_id"], usual["document_ids"]
+    else:
+        query, ids = _one(there, _USUAL["query"], at), (False, False)
+    if documents and not positives:
+        if not (scores or label):
+            raise UserError(
+                f"{at}: {documents[0]} without scores or labels, of which one is needed; there are {shown(there)}"
+            )
+        return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
+    if ids[0]:
+        negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
+        return Layout(TUPLE, query, positives, negatives, scores if negatives else (), ids=ids)
+    positive = _one(there, _USUAL["positive"] + (() if positives else _PAIRED), at)
     negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
     if not negatives and "score" in names:
         return Layout(TWO, query, (positive,), (), scores)
     scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
     return Layout(TUPLE, query, (positive,), negatives, scores if negatives else (), label)
-
-
-def _of_ids(there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout | None:
-    """What fields are whose documents are ids; None where they are none. The query may be a text all the same."""
-    ids = (True, not usual["query"])
-    query = next(iter(usual["query"] or usual["query_id"]), "")
-    negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
-    if query and (positives := usual["positive_id"]):
-        return Layout(TUPLE, query, positives, negatives, usual["score"][:1] if negatives else (), ids=ids)
-    if query and (documents := usual["document_ids"][:1]):
-        return _list(Layout(DOCUMENTS, query, documents, ids=ids), there, usual, at)
-    return None
-
-
-def _list(layout: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
-    scores, labels = usual["score"][:1], usual["label"]
-    if not (scores or labels):
-        fields = ", ".join(layout.documents)
-        raise UserError(f"{at}: {fields} without scores or labels, of which one is needed; there are {shown(there)}")
-    return layout._replace(scores=scores, labels="" if scores else labels[0])
 
 
 def named(value: str) -> dict[str, str]:
