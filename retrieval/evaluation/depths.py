@@ -50,11 +50,9 @@ def by_depth(
       scores_QK, rows_QK: as `reranked` takes them; with the first stage's own scores they are its own metrics.
       query_ids, candidate_ids, qrels, measures: as `metrics.evaluate` takes them.
     """
-    table = {}
-    for depth in depths:
-        _, rows_QD = reranked(scores_QK, rows_QK, depth)
-        table[depth] = metrics.evaluate(rows_QD, query_ids, candidate_ids, qrels, [f"R@{depth}", *measures])
-    return table
+    lists = {depth: reranked(scores_QK, rows_QK, depth)[1] for depth in depths}
+    names = {depth: [f"R@{depth}", *measures] for depth in depths}
+    return {n: metrics.evaluate(lists[n], query_ids, candidate_ids, qrels, names[n]) for n in depths}
 
 
 def consistency_factor(rows_QK: np.ndarray, reference_QM: np.ndarray, depths: Sequence[int]) -> dict[int, float]:

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -84,7 +83,7 @@ def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str])
         two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
         of the rank before.
     """
-    results = _numbered(path, query_ids, candidate_ids)
+    results = _Numbered(path, query_ids, candidate_ids)
     if not len(results.query):
         raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
     if fault := _fault(results):
@@ -124,7 +123,7 @@ class UnknownIdError(UserError):
     """A run file names a query or a candidate that its reader does not know."""
 
 
-class _Numbered(NamedTuple):
+class _Numbered:
     """One value for every line of a run file: positions among the queries and the candidates, rank and score.
 
     Attributes:
@@ -133,11 +132,18 @@ class _Numbered(NamedTuple):
       has_ranks: whether the column of ranks has two different values, or there is no score.
     """
 
-    query: np.ndarray
-    row: np.ndarray
-    rank: np.ndarray
-    score: np.ndarray
-    has_ranks: bool
+    def __init__(self, path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]):
+        queries, candidates = numbered(query_ids), numbered(candidate_ids)
+        query_N, row_N, rank_N, score_N = (array.array(code) for code in "iiif")
+        first, self.has_ranks = "", False
+        for at, query, candidate, rank, score in _results(path):
+            query_N.append(_known(queries, query, "query", at))
+            row_N.append(_known(candidates, candidate, "candidate", at))
+            rank_N.append(int(rank) if _RANK.fullmatch(rank) else -1)
+            score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
+            first = first or rank
+            self.has_ranks = self.has_ranks or rank != first or score is None
+        self.query, self.row, self.rank, self.score = map(np.array, (query_N, row_N, rank_N, score_N))
 
 
 def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
@@ -159,20 +165,6 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
     if twice or not all(names):
         raise UserError(f"the {kind} id {twice or ''!r}: a TREC run file cannot tell it from another; rename it")
     return names
-
-
-def _numbered(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
-    queries, candidates = numbered(query_ids), numbered(candidate_ids)
-    query_N, row_N, rank_N, score_N = (array.array(code) for code in "iiif")
-    first, has_ranks = "", False
-    for at, query, candidate, rank, score in _results(path):
-        query_N.append(_known(queries, query, "query", at))
-        row_N.append(_known(candidates, candidate, "candidate", at))
-        rank_N.append(int(rank) if _RANK.fullmatch(rank) else -1)
-        score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
-        first = first or rank
-        has_ranks = has_ranks or rank != first or score is None
-    return _Numbered(*map(np.array, (query_N, row_N, rank_N, score_N)), has_ranks)
 
 
 def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:

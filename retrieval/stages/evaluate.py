@@ -258,7 +258,7 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    asked = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
+    asked = by_article.Asked(value.queries, value.candidates, value.articles, judged)
     if not asked.queries:
         return
     ids = [asked.queries[place] for place in asked.some(_WITHIN)]

@@ -138,7 +138,7 @@ class Groups:
 
     _sorter: Sorter
     _pool: int
-    _counts: Counts
+    counts: Counts
     _key: Callable[[Candidate], bytes | str]
     _keeps: Callable[[str], bool] = lambda query: True
     _leave_out: tuple[str, Callable[[str], bool]] = "", lambda query: False
@@ -181,7 +181,7 @@ class Groups:
                 left_out["queries without a positive"] += 1
 
     def _all(self) -> Iterator[Example]:
-        counts, left_out = self._counts, collections.Counter[str]()
+        counts, left_out = self.counts, collections.Counter[str]()
         counts.queries = 0
         for query, parts in self._parts(left_out):
             group, excluded, not_drawn = self._merge(query, parts, self._pool)

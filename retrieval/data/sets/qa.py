@@ -43,13 +43,8 @@ _TREC_FIELDS = ("question number", "kind", "question", "regular expression")
 _BARE_TAB = re.compile(r"(?<!\\)\t")
 
 
-class Record(NamedTuple):
-    """A question with its answers as it was read at `at`; its id is empty where the file has none."""
-
-    at: str
-    id: str
-    question: str
-    answers: list[str]
+# Where a question stands, its id, which is empty where the file has none, the question and its answers.
+Record = tuple[str, str, str, list[str]]
 
 
 class QuestionFormat(NamedTuple):
@@ -140,8 +135,9 @@ def _answered(path: Path, are_patterns: bool) -> Iterator[tuple[Record, Answers]
             raise UserError(f"{path}, line 1: no known format of questions, {columns} fields between tabs; {_SEE}")
     form = QUESTIONS[name]
     for record in form.read(path):
-        is_text = not (are_patterns or form.has_patterns)
-        yield record, answer.of_texts(record.answers) if is_text else answer.of_patterns(record.answers, record.at)
+        at, *_, texts = record
+        has_patterns = are_patterns or form.has_patterns
+        yield record, answer.of_patterns(texts, at) if has_patterns else answer.of_texts(texts)
 
 
 def _nq_open(path: Path) -> Iterator[Record]:
@@ -149,7 +145,7 @@ def _nq_open(path: Path) -> Iterator[Record]:
         field = "answer" if "answer" in record else "answers"
         if not isinstance(record.get(field), list):
             raise UserError(f"{at}: no question of NQ-open, a line such as {_NQ_OPEN}; is it of another data set?")
-        yield Record(at, "", text_files.string(record, "question", at), text_files.strings(record, field, at))
+        yield at, "", text_files.string(record, "question", at), text_files.strings(record, field, at)
 
 
 def _web_questions(path: Path) -> Iterator[Record]:
@@ -158,12 +154,12 @@ def _web_questions(path: Path) -> Iterator[Record]:
             raise UserError(f"{at}: an example of DPR with its passages; name it in config.sets.labelled or pairs")
         id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
         question = "question" if "qText" not in record and "question" in record else "qText"
-        yield Record(at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at))
+        yield at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at)
 
 
 def _dpr_questions(path: Path) -> Iterator[Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
-        yield Record(at, "", question, _texts_of(literal, at))
+        yield at, "", question, _texts_of(literal, at)
 
 
 def _curated_trec(path: Path) -> Iterator[Record]:
@@ -173,7 +169,7 @@ def _curated_trec(path: Path) -> Iterator[Record]:
             names = ", ".join(_TREC_FIELDS)
             raise UserError(f"{at}: no question of CuratedTREC: {len(_TREC_FIELDS)} fields between tabs, {names}")
         id, _, question, pattern = fields
-        yield Record(at, beir.check_id(id, "question number", at), question, [pattern])
+        yield at, beir.check_id(id, "question number", at), question, [pattern]
 
 
 def _texts_of(literal: str, at: str) -> list[str]:
