@@ -98,15 +98,10 @@ def _start(entry: Entry, compiled: str) -> subprocess.Popen:
       compiled: a folder for compiled functions: runs of one study compile the same ones.
     """
     command = [sys.executable, "-m", "retrieval.studies.one_run", f"--workdir={entry.run.folder}"]
+    variables = os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled}
     with open(entry.run.folder / _LOG, "w", encoding="utf-8") as log:
         # Its standard input is closed when this process is gone, however it ends.
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled},
-        )
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=variables)
 
 
 def _finish(process: subprocess.Popen) -> int:

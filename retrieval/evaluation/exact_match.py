@@ -66,7 +66,5 @@ def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[f
         tried = [
             (compiled(pattern, at, decomposed), text) for decomposed, text in forms.items() for pattern in patterns
         ]
-        return (
-            float(any(pattern.match(text) for pattern, text in tried)),
-            float(any(pattern.search(text) for pattern, text in tried)),
-        )
+        fits = any(pattern.match(text) for pattern, text in tried)
+        return float(fits), float(fits or any(pattern.search(text) for pattern, text in tried))

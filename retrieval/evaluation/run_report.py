@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
 _STYLES = ("-", "--", "-.", ":")
-_DIFFERENCES = (
+DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
@@ -192,7 +192,7 @@ def _differences_section(questions: int, tested: _Tested) -> list[str]:
         return display.markdown([title, *metrics], rows)
 
     first = table(f"On the same {questions:,} questions", "over", above)
-    return [first, _DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
+    return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:

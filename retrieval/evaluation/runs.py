@@ -185,9 +185,7 @@ def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
     if number is None:
         raise UnknownIdError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
     if number == SEVERAL:
-        raise UserError(
-            f"{at}: two ids of the set are the {kind} '{id}' in a run file, with %20 for a blank; rename one"
-        )
+        raise UserError(f"{at}: two ids of the set are the {kind} '{id}' in a run file, %20 for a blank; rename one")
     return number
 
 

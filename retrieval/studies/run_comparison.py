@@ -20,11 +20,6 @@ from retrieval.runtime.store import is_url
 
 # What is read of a run on a store.
 _READ = (result_files.NAME, per_query.FOLDER, *result_files.OF_STAGES.values(), "stages")
-_NOTE = (
-    "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
-    "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "
-    "out otherwise."
-)
 _NOT_TESTED = "**Not tested**: no question and system in common with the first run, or all values are the same."
 
 
@@ -105,7 +100,7 @@ def tables(comparison: Comparison) -> list[str]:
     for dataset, split in _shared(runs):
         shown += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(runs, dataset, split)]
         of_set = [each for each in comparison.differences if (each.dataset, each.split) == (dataset, split)]
-        shown += [_differences_table(of_set), _NOTE] if of_set else [_NOT_TESTED]
+        shown += [_differences_table(of_set), run_report.DIFFERENCES] if of_set else [_NOT_TESTED]
         sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())

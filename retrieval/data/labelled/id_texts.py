@@ -96,9 +96,7 @@ class TextsOfIds:
         digest = np.uint64(hashing.number(id))
         row = int(np.searchsorted(self._digests, digest))
         if row == len(self._digests) or self._digests[row] != digest:
-            raise UserError(
-                f"{at}: the document '{id}' is not in the collection; add a file to config.pairs.collection"
-            )
+            raise UserError(f"{at}: the document '{id}' is not in the collection; add one to config.pairs.collection")
         return row
 
     def _read(self, row: int) -> Candidate:

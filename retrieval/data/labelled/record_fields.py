@@ -132,7 +132,7 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
     if documents and not positives:
         if not (scores or label):
             raise UserError(
-                f"{at}: {documents[0]} without scores or labels, of which one is needed; there are {shown(there)}"
+                f"{at}: {documents[0]} without scores or labels; give one of them, there are {shown(there)}"
             )
         return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
     if ids[0]:
@@ -200,10 +200,8 @@ def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
     if len(ours) > 1:
         raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are both '{ours[0]}' and '{ours[1]}'")
     if not ours:
-        such = "config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
-        raise UserError(
-            f"{at}: one of {', '.join(names)} is needed, there are {shown(there)}: name the fields, such as {such}"
-        )
+        such = "name the fields, such as config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
+        raise UserError(f"{at}: one of {', '.join(names)} is needed, there are {shown(there)}: {such}")
     return ours[0]
 
 

@@ -78,10 +78,8 @@ class HeldOutSentences(SetFormat):
         if not has_corpus:
             raise UserError("config.sets.sentences are of a prepared corpus, and no stage prepares one: set it to 0")
         if value > options["data.held_out"]:
-            held_out = f"config.data.held_out={options['data.held_out']:g}"
-            raise UserError(
-                f"config.sets.sentences={value:g} are of held-out passages, and {held_out} is less: raise it"
-            )
+            less = f"config.data.held_out={options['data.held_out']:g} is less: raise it"
+            raise UserError(f"config.sets.sentences={value:g} are of held-out passages, and {less}")
 
 
 def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
@@ -97,10 +95,8 @@ def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
     def passages() -> Iterator[Candidate]:
         return open_domain.corpus_passages(corpus, f"config.sets.sentences={share:g}")
 
-    held_out = (passage for passage in passages() if holdout.is_held_out(passage.id, share))
-    drawn = heapq.nsmallest(
-        _MOST, filter(None, map(_item, held_out)), key=lambda item: (hashing.digest(item[0]), item[0])
-    )
+    items = map(_item, (passage for passage in passages() if holdout.is_held_out(passage.id, share)))
+    drawn = heapq.nsmallest(_MOST, filter(None, items), key=lambda item: (hashing.digest(item[0]), item[0]))
     alone = _alone([sentence for _, sentence in drawn], passages())
     sentence_of = {id: sentence for id, sentence in drawn if sentence in alone}
     if not sentence_of:

@@ -168,9 +168,7 @@ def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
 def check_sentences(options: Options) -> None:
     """Checks that no distractors come beside sentences alone, for these are sentences with their passages."""
     if options["sets.reqa_sentences"] and options["sets.distractors"]:
-        raise UserError(
-            "config.sets.reqa_sentences=True goes without config.sets.distractors, which have passages: set 0"
-        )
+        raise UserError("config.sets.reqa_sentences goes without config.sets.distractors, which have passages: set 0")
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
