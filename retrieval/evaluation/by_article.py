@@ -78,7 +78,5 @@ class Asked:
 
 def _values(ranks_Q: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
     """The metrics of each question by the rank of its first right result, 0 where there is none."""
-    reciprocal_Q = np.where(ranks_Q > 0, 1 / np.maximum(ranks_Q, 1), 0.0)
-    return {
-        name: reciprocal_Q if name == "RR" else (reciprocal_Q >= 1 / cutoff(name)).astype(float) for name in metrics
-    }
+    rr_Q = np.where(ranks_Q > 0, 1 / np.maximum(ranks_Q, 1), 0.0)
+    return {name: rr_Q if name == "RR" else (rr_Q >= 1 / cutoff(name)).astype(float) for name in metrics}

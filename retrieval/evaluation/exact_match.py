@@ -63,8 +63,6 @@ def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[f
     at = f"the question '{question}'"
     forms = {False: answer, True: unicodedata.normalize("NFD", answer)}  # the latter as training looks for it
     with time_limit(_SECONDS, message):
-        tried = [
-            (compiled(pattern, at, decomposed), text) for decomposed, text in forms.items() for pattern in patterns
-        ]
+        tried = [(compiled(each, at, decomposed), text) for decomposed, text in forms.items() for each in patterns]
         fits = any(pattern.match(text) for pattern, text in tried)
         return float(fits), float(fits or any(pattern.search(text) for pattern, text in tried))

@@ -42,9 +42,7 @@ def path_of(folder: Path, dataset: str, split: str) -> Path:
 def write(path: Path, queries: Sequence[str], by_system: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Writes system -> metric -> values [Q]; every system has the same metrics."""
     metrics = list(next(iter(by_system.values())))
-    values_SMQ = np.stack([[by_metric[name] for name in metrics] for by_metric in by_system.values()]).astype(
-        np.float32
-    )
+    values_SMQ = np.array([[by_metric[name] for name in metrics] for by_metric in by_system.values()], np.float32)
     names = {"queries": queries, "systems": list(by_system), "metrics": metrics}
     encoded: dict[str, Any] = {name: np.char.encode(np.array(texts, np.str_), "utf-8") for name, texts in names.items()}
     with files.atomic(path) as temporary, open(temporary, "wb") as file:
@@ -64,13 +62,12 @@ def read_all(folders: Iterable[Path], dataset: str, split: str) -> list[PerQuery
 def _read(path: Path) -> PerQuery:
     arrays = files.read_arrays(path, _REMEDY)
     names = [arrays.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
-    queries, systems, metrics = (array.astype("S").ravel().tolist() for array in names)
+    encoded = (array.astype("S").ravel().tolist() for array in names)
+    queries, systems, metrics = ([text.decode("utf-8", "replace") for text in texts] for texts in encoded)
     values_SMQ = arrays.get("values", np.zeros(()))
     if values_SMQ.dtype.kind != "f" or values_SMQ.shape != (len(systems), len(metrics), len(queries)):
         raise UserError(f"{path}: not the values of questions; {_REMEDY}")
-    return PerQuery(
-        *([text.decode("utf-8", "replace") for text in of] for of in (queries, systems, metrics)), values_SMQ
-    )
+    return PerQuery(queries, systems, metrics, values_SMQ)
 
 
 def values_of(read: Iterable[PerQuery], system: str, metric: str) -> dict[str, float]:

@@ -137,12 +137,10 @@ def _results_table(systems: Mapping[tuple, Mapping]) -> str:
     return metric_table(["System", "Step", "Queries"], rows, ["Seconds"])
 
 
-def metric_table(
-    header: Sequence[str],
-    rows: Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]],
-    behind: Sequence[str] = (),
-    left: int = 1,
-) -> str:
+_Rows = Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]]
+
+
+def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (), left: int = 1) -> str:
     """A table of metrics, of which the best value is bold.
 
     Args:
@@ -230,9 +228,8 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
     curves = {}
     for (system, step), result in systems.items():
-        shares = {
-            int(m.split("@")[1]): 100 * v for m, v in result["metrics"].items() if re.fullmatch(rf"{metric}@\d+", m)
-        }
+        cutoffs = {name: re.fullmatch(rf"{metric}@(\d+)", name) for name in result["metrics"]}
+        shares = {int(cut[1]): 100 * result["metrics"][name] for name, cut in cutoffs.items() if cut}
         if len(shares) > 1:
             curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(shares.items()))
     if not curves:

@@ -130,9 +130,8 @@ def read_run(place: str, name: str) -> FinishedRun:
         raise UserError(f"{place}: the run has no results; --stage=evaluate makes them")
     config = preflight.read_config(folder)
     run = Run(config, folder, Path(), copy=copy)
-    of_stages = {
-        stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
-    }
+    own = {stage: records.read_own_record(run, stage) for stage in config.stages}
+    of_stages = {stage: record for stage, record in own.items() if record and record["done"]}
     sets = of_stages.get("sets")
     with contextlib.suppress(UserError):  # a base that is gone, without which the rest can still be compared
         sets = sets or records.read_record(run, "sets")

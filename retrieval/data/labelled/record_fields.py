@@ -131,9 +131,7 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
         query, ids = _one(there, _USUAL["query"], at), (False, False)
     if documents and not positives:
         if not (scores or label):
-            raise UserError(
-                f"{at}: {documents[0]} without scores or labels; give one of them, there are {shown(there)}"
-            )
+            raise UserError(f"{at}: {documents[0]} without scores or labels, one is needed; there are {shown(there)}")
         return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
     if ids[0]:
         negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))

@@ -165,9 +165,7 @@ def read_judged(folder: Path) -> Judged:
 
 def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:
     """Query id -> row of the candidate that is the query itself, of the same id and text."""
-    return {
-        candidate.id: row for row, candidate in enumerate(candidates) if queries.get(candidate.id) == candidate.text
-    }
+    return {each.id: row for row, each in enumerate(candidates) if queries.get(each.id) == each.text}
 
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:

@@ -151,9 +151,8 @@ class KnownItems(SetFormat):
 
     def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:
         def items() -> Iterator[Any]:
-            return itertools.chain.from_iterable(
-                map(corpus_kind.read_articles, corpus_kind.article_files(given.corpus))
-            )
+            files = corpus_kind.article_files(given.corpus)
+            return itertools.chain.from_iterable(map(corpus_kind.read_articles, files))
 
         yield _alone_in(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
 

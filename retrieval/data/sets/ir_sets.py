@@ -71,9 +71,8 @@ def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
         texts = {query.query_id: _text(query) for query in data.queries_iter()}
         queries |= dict.fromkeys((row[1] for row in rows), "") | queries | texts  # unknown ones count as empty
         judged[rule] = Path(source), rows
-    return beir.without_empty(
-        parent.replace("/", "-"), lambda: _candidates(first), queries, judged, parent, _OF_EMPTY, drops
-    )
+    name = parent.replace("/", "-")
+    return beir.without_empty(name, lambda: _candidates(first), queries, judged, parent, _OF_EMPTY, drops)
 
 
 def _candidates(source: str) -> Iterator[Candidate]:

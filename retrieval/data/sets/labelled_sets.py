@@ -51,9 +51,8 @@ class LabelledSets(SetFormat):
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         """As `SetFormat.has_answers`: the first example tells."""
         paths = [path for path in map(Path, split(value)) if _name(path) == name and path.is_file()]
-        return any(
-            first.answers for path in paths for first in islice(labelled_format.sample(path, Settings.of(options)), 1)
-        )
+        samples = (labelled_format.sample(path, Settings.of(options)) for path in paths)
+        return any(first.answers for sample in samples for first in islice(sample, 1))
 
 
 def _name(path: Path) -> str:

@@ -39,6 +39,7 @@ _NO_SPACE_AFTER = re.compile(r"[(\[{$£€#`“‘]|``|-L[RSC]B-", re.IGNORECASE
 _LONGEST_GAP = 40
 
 _LIKE = '{"example_id": 1, "question_text": ..., "document_text": ..., "annotations": [...]}'
+_OF_TFDS = "natural_questions"
 _YES_NO = ("NONE", "NO", "YES")
 
 
@@ -102,9 +103,7 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 
 def _paragraphs(path: Path | str, left_out: collections.Counter[str]) -> Iterator[reqa.Paragraph]:
     if tfds_source.is_source(path):
-        records = (
-            _prepared_record(example, str(path)) for example in tfds_source.examples(str(path), "natural_questions")
-        )
+        records = (_prepared_record(each, str(path)) for each in tfds_source.examples(str(path), _OF_TFDS))
     else:
         records = (_json_record(record, at) for at, record in text_files.objects(Path(path), _LIKE))
     for record in records:
@@ -261,7 +260,7 @@ class NaturalQuestions(SetFormat):
     what = "Natural Questions, full or simplified, or TFDS, as ReQA"
     setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
-    tfds = "natural_questions"
+    tfds = _OF_TFDS
     is_answered = True
     options = reqa.SENTENCES
 

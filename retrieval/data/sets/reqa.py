@@ -105,10 +105,7 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
 
 
 def _judged(
-    name: str,
-    rule: str,
-    paragraphs: Iterable[Paragraph],
-    parts: Callable[[Paragraph], list[tuple[int, beir.Candidate]]],
+    name: str, rule: str, paragraphs: Iterable[Paragraph], parts: Callable[[Paragraph], _Parts]
 ) -> beir.RetrievalSet:
     """What is asked about some paragraphs, whose parts are the candidates; an answer judges the part it begins in.
 

@@ -21,10 +21,11 @@ _log = logging.getLogger(__name__)
 TRAIN, VALIDATION = "train", "validation"
 _NQ_DEV = Path(__file__).with_name("nq_dev.txt")  # 40 bits of a hash of each question, as NQ-open and as DPR spell it
 _ORQA_BUCKETS, _ORQA_TENTH = 100_000, 10
+Divided = tuple[RetrievalSet, RetrievalSet]  # the test set, and one with the rules 'train' and 'validation'
 _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
-def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
+def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Divided:
     """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
     Questions are one where `wording` says so. A hash of seed and id gives the order in which they go to one side or the
@@ -57,9 +58,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
     return _test_set(value, set(ids[training:])), _training_set(value, _positives(value), train, validate_on)
 
 
-def by_files(
-    value: RetrievalSet, train: str, dev: str, validation: float, seed: int
-) -> tuple[RetrievalSet, RetrievalSet]:
+def by_files(value: RetrievalSet, train: str, dev: str, validation: float, seed: int) -> Divided:
     """Divides a set by its own rules, such as the train, dev and test of a BEIR folder.
 
     The rules that are left are the test. No question of the test is trained on or validated on, and none to validate on
