@@ -71,8 +71,8 @@ class HeldOutSentences(SetFormat):
     options = ("data.held_out",)
     holds_out = True
 
-    def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
-        yield held_out_sentences(given.corpus, value)
+    def read(self, value: float, context: Given) -> Iterator[RetrievalSet]:
+        yield held_out_sentences(context.corpus, value)
 
     def check(self, value: float, options: Options, has_corpus: bool) -> None:
         if not has_corpus:
@@ -149,9 +149,9 @@ class KnownItems(SetFormat):
     options = ("corpus", "prepare.held_out")
     holds_out = True
 
-    def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: bool, context: Given) -> Iterator[RetrievalSet]:
         def items() -> Iterator[Any]:
-            files = corpus_kind.article_files(given.corpus)
+            files = corpus_kind.article_files(context.corpus)
             return itertools.chain.from_iterable(map(corpus_kind.read_articles, files))
 
         yield _alone_in(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))

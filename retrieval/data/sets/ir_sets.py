@@ -43,8 +43,8 @@ class IrDatasets(SetFormat):
                 if not getattr(data, f"has_{kind}")():
                     raise UserError(f"{source}: no {kind} in ir_datasets; name a part of it that has, such as test")
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        is_dropped = given.options[relevance.UNKNOWN] == relevance.DROP
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        is_dropped = context.options[relevance.UNKNOWN] == relevance.DROP
         for parent, rules in _by_documents(value).items():
             with _named(f"{_PREFIX}{parent}"):
                 yield _read(parent, rules, is_dropped)
@@ -52,14 +52,14 @@ class IrDatasets(SetFormat):
 
 def _by_documents(value: str) -> dict[str, dict[str, str]]:
     """The name of what has the documents -> rule of relevance -> the source that has its judgements."""
-    found: dict[str, dict[str, str]] = {}
+    parents: dict[str, dict[str, str]] = {}
     for source in split(value):
         name = source.removeprefix(_PREFIX)
         with _named(source):
             parent = _package().docs_parent_id(name)
         rule = name.removeprefix(parent).strip("/").replace("/", "-") or "test"
-        found.setdefault(parent, {})[rule] = source
-    return found
+        parents.setdefault(parent, {})[rule] = source
+    return parents
 
 
 def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:

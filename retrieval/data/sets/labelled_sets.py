@@ -25,15 +25,15 @@ class LabelledSets(SetFormat):
     example = '{"query": "q", "positives": ["a"], "negatives": ["b"]}'
     options = labelled_format.OPTIONS
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        settings = Settings.of(given.options)
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        settings = Settings.of(context.options)
         for path in map(Path, split(value)):
-            with labelled_format.grouped([path], settings, given.folder, pool=_ALL) as (groups, counts):
-                found = grouping.evaluation_set(_name(path), groups)
+            with labelled_format.grouped([path], settings, context.folder, pool=_ALL) as (groups, counts):
+                own = grouping.evaluation_set(_name(path), groups)
             counts.log(str(path))
             way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
-            answers.warn_of_patterns(path, found.queries, found.answers, way_out)
-            yield found
+            answers.warn_of_patterns(path, own.queries, own.answers, way_out)
+            yield own
 
     def names(self, value: str) -> list[str]:
         return [_name(Path(path)) for path in split(value)]

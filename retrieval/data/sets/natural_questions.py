@@ -264,9 +264,9 @@ class NaturalQuestions(SetFormat):
     is_answered = True
     options = reqa.SENTENCES
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
         whole = read_nq(split(value))
-        yield reqa.sentences_alone(whole) if given.options["sets.reqa_sentences"] else whole
+        yield reqa.sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)

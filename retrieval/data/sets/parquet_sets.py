@@ -81,7 +81,7 @@ class ParquetSets(SetFormat):
     example = "corpus/test-00000-of-00001.parquet with the columns _id, text"
     of_folders = True
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         yield from map(_read, _all_places(value))
 
     def names(self, value: str) -> list[str]:

@@ -232,12 +232,12 @@ class OpenDomain(SetFormat):
     parts = ("passages", "questions")
     repeats_last = True
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         for name, path in zip(self.names(value), source_paths.split(value)[1:]):
-            yield self.over_passages(name, value, given, *read_questions([Path(path)], given.options[_PATTERNS]))
+            yield self.over_passages(name, value, context, *read_questions([Path(path)], context.options[_PATTERNS]))
 
     def over_passages(
-        self, name: str, value: str, given: Given, queries: dict[str, str], answers: dict[str, Answers]
+        self, name: str, value: str, context: Given, queries: dict[str, str], answers: dict[str, Answers]
     ) -> RetrievalSet:
         """Questions over the passages that the field begins with, which are not held in memory; without judgements."""
         first = source_paths.split(value)[0]
@@ -245,7 +245,7 @@ class OpenDomain(SetFormat):
         def passages() -> Iterator[Candidate]:
             if first != _CORPUS:
                 return read_passages(Path(first))
-            return open_domain.corpus_passages(given.corpus, f"config.sets.{self.name}={_CORPUS}")
+            return open_domain.corpus_passages(context.corpus, f"config.sets.{self.name}={_CORPUS}")
 
         if not (count := sum(1 for _ in passages())):
             raise UserError(f"set '{name}' has no passage to find answers in; name another file")
@@ -277,15 +277,15 @@ class HeldOut(OpenDomain):
     what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
     setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         paths = map(Path, source_paths.split(value)[1:])
-        queries, answers = read_questions(paths, given.options[_PATTERNS])
+        queries, answers = read_questions(paths, context.options[_PATTERNS])
         held_out = list(itertools.compress(queries, splits.is_of_orqa_dev(list(queries.values()))))
         if not held_out:
             problem = f"ORQA holds out none of these {len(queries)} questions, but a tenth of many; name more files"
             raise UserError(f"config.sets.{self.name}={value}: {problem}")
         of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
-        yield self.over_passages("qa-dev", value, given, *of_dev)
+        yield self.over_passages("qa-dev", value, context, *of_dev)
 
     def names(self, value: str) -> list[str]:
         return ["qa-dev"]

@@ -252,12 +252,12 @@ class SquadFiles(_OfSquad):
     setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     options = ("sets.known_articles", *SENTENCES)
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
         titles = None
-        if given.options["sets.known_articles"]:
-            titles = open_domain.corpus_titles(given.corpus, "config.sets.known_articles=True")
+        if context.options["sets.known_articles"]:
+            titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
         whole = read_squad(split(value), lambda article: titles is None or open_domain.title_key(article) in titles)
-        yield sentences_alone(whole) if given.options["sets.reqa_sentences"] else whole
+        yield sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
@@ -288,6 +288,6 @@ class Squad(_OfSquad):
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
         first, *more = split(value)
         yield read_open_squad(first, more)

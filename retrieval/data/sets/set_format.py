@@ -6,7 +6,7 @@ A format is one class of this package, or of a plugin:
     class Squad(SetFormat):
         name, what, setting, example = "reqa", "SQuAD as ReQA", "--config.sets.reqa=FILE.json,…", '{"data": …}'
 
-        def read(self, value, given):
+        def read(self, value, context):
             yield read_squad(split(value))
 """
 
@@ -120,10 +120,10 @@ class BeirFolders(SetFormat):
     of_folders = True
     options = (relevance.UNKNOWN, _SPLITS, _DIVIDED, *_OF_DIVIDED)
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         for folder in map(Path, source_paths.split(value)):
-            chosen = given.options[_SPLITS] and [name for _, name in _named(folder, given.options)]
-            yield beir.read_folder(folder, given.options[relevance.UNKNOWN], chosen)
+            chosen = context.options[_SPLITS] and [name for _, name in _named(folder, context.options)]
+            yield beir.read_folder(folder, context.options[relevance.UNKNOWN], chosen)
 
     def names(self, value: str) -> list[str]:
         return [Path(folder).resolve().name for folder in source_paths.split(value)]

@@ -167,9 +167,9 @@ class TrecFiles(SetFormat):
     parts = ("passages", "queries", "qrels")
     options = (relevance.UNKNOWN,)
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         candidates, queries, judgements = map(Path, split(value))
-        yield read_set(self.name, candidates, queries, judgements, given.options[relevance.UNKNOWN])
+        yield read_set(self.name, candidates, queries, judgements, context.options[relevance.UNKNOWN])
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
@@ -192,7 +192,7 @@ class Judgements(SetFormat):
     example = "1048585 0 7187158 1"
     parts = ("queries", "judgements")
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         queries, judgements = map(Path, split(value))
         texts, judged = read_judged(self.name, queries, judgements)
         ids = dict.fromkeys(id for query in texts for id in judged[query])
