@@ -217,13 +217,13 @@ class Groups:
         for *sides, _, scores, _ in parts:
             for text, score in zip(itertools.chain(*sides), scores):
                 score_of.setdefault(self._key(Candidate(*text)), score)
-        scores = [score_of.get(key) for key in (*positives, *drawn)]
+        scores = tuple(score_of[key] for key in (*positives, *drawn) if key in score_of)
         merged = Example(
             query,
             tuple(positives.values()),
             tuple(kept[key] for key in drawn),
             tuple(dict.fromkeys(text for part in parts for text in part[2])),
-            () if None in scores else tuple(scores),
+            scores if len(scores) == len(positives) + len(drawn) else (),
             next((label for *_, label in parts if label), ""),
         )
         return merged, len(negatives) - len(kept), len(kept) - len(drawn)
