@@ -101,7 +101,8 @@ def per_query(
     for start in range(0, len(queries), _BATCH):
         run, places = {}, {}
         for place, (query, rows_K) in enumerate(queries[start : start + _BATCH], start):
-            rows, grades = rows_K.tolist(), qrels[query]
+            rows: list[int] = rows_K.tolist()
+            grades = qrels[query]
             # The scores fall strictly with the rank, so that no tie is left to a metric's own rule.
             run[query] = {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows) if row >= 0}
             places[query] = place

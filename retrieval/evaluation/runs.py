@@ -198,7 +198,7 @@ def _fault(results: _Numbered) -> tuple[int, str] | None:
     if not results.has_ranks:
         return None
     for at in np.flatnonzero(results.rank < 0):
-        return at, "a rank that is not a whole number from 0 on"
+        return int(at), "a rank that is not a whole number from 0 on"
     order = np.lexsort((results.rank, results.query))
     rank, score = results.rank[order], results.score[order]
     first, begins = min(int(rank.min()), 1), np.append(True, query[1:] != query[:-1])

@@ -219,6 +219,22 @@ QUESTIONS = {
 }
 
 
+def _over_passages(
+    field: str, name: str, value: str, context: Given, queries: dict[str, str], answers: dict[str, Answers]
+) -> RetrievalSet:
+    """Questions over the passages that a field begins with, which are not held in memory; without judgements."""
+    first = source_paths.split(value)[0]
+
+    def passages() -> Iterator[Candidate]:
+        if first != _CORPUS:
+            return read_passages(Path(first))
+        return open_domain.corpus_passages(context.corpus, f"config.sets.{field}={_CORPUS}")
+
+    if not (count := sum(1 for _ in passages())):
+        raise UserError(f"set '{name}' has no passage to find answers in; name another file")
+    return RetrievalSet(name, queries, Stream(passages, count), {}, answers)
+
+
 @register
 class OpenDomain(SetFormat):
     """The format 'qa': questions over passages that nobody has judged. Each further file of questions is a set, too."""
@@ -234,22 +250,9 @@ class OpenDomain(SetFormat):
 
     def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         for name, path in zip(self.names(value), source_paths.split(value)[1:]):
-            yield self.over_passages(name, value, context, *read_questions([Path(path)], context.options[_PATTERNS]))
-
-    def over_passages(
-        self, name: str, value: str, context: Given, queries: dict[str, str], answers: dict[str, Answers]
-    ) -> RetrievalSet:
-        """Questions over the passages that the field begins with, which are not held in memory; without judgements."""
-        first = source_paths.split(value)[0]
-
-        def passages() -> Iterator[Candidate]:
-            if first != _CORPUS:
-                return read_passages(Path(first))
-            return open_domain.corpus_passages(context.corpus, f"config.sets.{self.name}={_CORPUS}")
-
-        if not (count := sum(1 for _ in passages())):
-            raise UserError(f"set '{name}' has no passage to find answers in; name another file")
-        return RetrievalSet(name, queries, Stream(passages, count), {}, answers)
+            yield _over_passages(
+                self.name, name, value, context, *read_questions([Path(path)], context.options[_PATTERNS])
+            )
 
     def names(self, value: str) -> list[str]:
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
@@ -285,7 +288,7 @@ class HeldOut(OpenDomain):
             problem = f"ORQA holds out none of these {len(queries)} questions, but a tenth of many; name more files"
             raise UserError(f"config.sets.{self.name}={value}: {problem}")
         of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
-        yield self.over_passages("qa-dev", value, context, *of_dev)
+        yield _over_passages(self.name, "qa-dev", value, context, *of_dev)
 
     def names(self, value: str) -> list[str]:
         return ["qa-dev"]

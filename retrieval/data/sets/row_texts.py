@@ -40,7 +40,7 @@ class RowTexts(Sequence[Candidate]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Closes the files, which otherwise the last reference does."""
         for _, data, _ in self._files:
             if isinstance(data, mmap.mmap):
