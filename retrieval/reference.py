@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, __version__, cli, files
 from retrieval.config import experiment, fields, tree
@@ -91,25 +90,20 @@ def fields_page() -> str:
 
 def stages_page() -> str:
     """Every stage."""
-    from retrieval.pipeline.stage import STAGES, in_order
+    from retrieval.pipeline.stage import STAGES, in_order, reads_of
 
-    config = experiment.defaults()
-    rows = ((f"`{name}`", *_stage_row(name, config)) for name in in_order(STAGES, config))
+    config, rows = experiment.defaults(), []
+    for name in in_order(STAGES, config):
+        stage = STAGES[name]
+        what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
+        written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
+        rows.append((f"`{name}`", what, ", ".join(read.stage for read in reads_of(name, config)), written))
     return _page(
         "Stages",
         "A run is a list of stages, `config.stages`. Each reads what earlier ones wrote to the work directory. "
         "`--stage=NAME,NAME` runs some of them alone.",
         _table(("stage", "what it does", "reads of other stages", "writes, below the work directory"), rows),
     )
-
-
-def _stage_row(name: str, config: ConfigDict) -> tuple[str, str, str]:
-    from retrieval.pipeline.stage import STAGES, reads_of
-
-    stage = STAGES[name]
-    what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
-    written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
-    return what, ", ".join(read.stage for read in reads_of(name, config)), written
 
 
 def experiments_page() -> str:
@@ -182,15 +176,12 @@ def commands_page() -> str:
         module = importlib.import_module(f"retrieval.{name}")
         introduction = re.sub(r"(?m)(?:^ {4}.*\n)+", _fenced, inspect.cleandoc(module.__doc__ or "") + "\n")
         parts += [f"## retrieval.{name}\n", introduction]
-        of_module = flags.FLAGS.flags_by_module_dict().get(module.__name__, [])
-        if of_module:
-            parts += [_table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module)), ""]
-    shared = flags.FLAGS.flags_by_module_dict()[cli.__name__]
+        parts += [_flags(module.__name__), ""] if module.__name__ in flags.FLAGS.flags_by_module_dict() else []
     return _page(
         "Commands",
         "`retrieval` is `python -m retrieval.main`; `retrieval compare` is `python -m retrieval.compare`.",
         "## Flags of retrieval.main and retrieval.study\n",
-        _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in shared)),
+        _flags(cli.__name__),
         "",
         "\n".join(parts).strip(),
     )

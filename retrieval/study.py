@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -99,11 +98,10 @@ def _start(entry: Entry, compiled: str) -> subprocess.Popen:
       compiled: a folder for compiled functions: runs of one study compile the same ones.
     """
     command = [sys.executable, "-m", "retrieval.studies.one_run", f"--workdir={entry.run.folder}"]
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled}
+    variables = os.environ | {"JAX_COMPILATION_CACHE_DIR": compiled}
     with open(entry.run.folder / _LOG, "w", encoding="utf-8") as log:
         # Its standard input is closed when this process is gone, however it ends.
-        streams: Any = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, env=environment, **streams)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=variables)
 
 
 def _finish(process: subprocess.Popen) -> int:

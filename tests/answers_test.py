@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 
 def holds(passage, answer, are_patterns=False):
     """Of one passage and one answer."""
-    return bool(answers.found([Answers((answer,), are_patterns)], np.zeros((1, 1), int), [passage].__getitem__)[0, 0])
+    return bool(answers.holding([Answers((answer,), are_patterns)], np.zeros((1, 1), int), [passage].__getitem__)[0, 0])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_repeated_and_missing_rows():
         read.append(row)
         return ["an x", "x and y", "neither"][row]
 
-    assert answers.found(asked, rows_QK, text).tolist() == [[True, True, False], [False] * 3, [False, True, False]]
+    assert answers.holding(asked, rows_QK, text).tolist() == [[True, True, False], [False] * 3, [False, True, False]]
     assert sorted(read) == [0, 1, 2]  # each once
 
 

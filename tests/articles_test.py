@@ -14,9 +14,9 @@ SET = (
 
 
 def test_any_passage_of_the_article_is_right():
-    asked = Asked.of(*SET)
+    asked = Asked(*SET)
     assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
-    values = asked.found(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), METRICS)
+    values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), METRICS)
     assert {name: list(value) for name, value in values.items()} == {
         "Success@1": [0, 0, 0],
         "Success@2": [1, 0, 0],
@@ -26,7 +26,7 @@ def test_any_passage_of_the_article_is_right():
 
 def test_within_the_article_its_passages_alone_are_ranked():
     scores = np.array([[5, 4, 9, 9, 9, 9], [9, 9, 1, 3, 2, 9], [0] * 6, [1, 1, 9, 9, 9, 9]])
-    asked = Asked.of(*SET)
+    asked = Asked(*SET)
     values = asked.within(lambda number, rows: scores[number][rows], 10, METRICS)
     assert {name: list(value) for name, value in values.items()} == {
         "Success@1": [0, 0, 1],  # ties go to the smaller row

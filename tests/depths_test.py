@@ -9,7 +9,6 @@ from retrieval.errors import UserError
 from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
 from retrieval.evaluation.metrics import evaluate
 from retrieval.evaluation.runs import read_run
-from retrieval.parsing.text_files import lines
 
 QUERIES, CANDIDATES = [f"q{n}" for n in range(20)], [f"d{n}" for n in range(30)]
 
@@ -95,7 +94,7 @@ def test_mrr_is_that_of_the_official_scorer(shared_data, official, tmp_path):
                 file.write(f"{query}\t{found[number]}\t{rank}\n")
     expected = official.compute_metrics_from_files(str(judgements), str(tmp_path / "run.tsv"))
     assert expected["QueriesRanked"] < len(qrels) == 6980
-    _, rows = read_run(tmp_path / "run.tsv", lines, list(qrels), pool)
+    _, rows = read_run(tmp_path / "run.tsv", list(qrels), pool)
     value = evaluate(rows, list(qrels), pool, qrels, ["RR@10"])["RR@10"]
     assert value == pytest.approx(expected["MRR @10"], abs=1e-12)
     assert 0.01 < value < 0.99

@@ -198,7 +198,7 @@ def test_the_values_of_every_question_are_kept(tmp_path):
     ]
     scores = [each for ranking in lists for each in evaluate.by_judgements(value, ranking, ("RR",))]
     rows = evaluate.write_values(tmp_path, "toy", scores)
-    found = per_query.read(per_query.path_of(tmp_path, "toy", "test"))
+    (found,) = per_query.read_all([tmp_path], "toy", "test")
     assert (found.of("bm25", "RR"), found.of("hybrid", "RR")) == ({"a": 1, "c": 0.5}, {"a": 0.5, "c": 0})
-    assert found.of("dense", "RR") is None is found.of("bm25", "AP")
+    assert found.of("dense", "RR") == {} == found.of("bm25", "AP")
     assert [(row["system"], row["value"], row["queries"]) for row in rows] == [("bm25", 0.75, 2), ("hybrid", 0.25, 2)]

@@ -133,7 +133,7 @@ def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tm
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("ir:nowhere/at-all", "ir:nowhere/at-all: no data set of that name in ir_datasets; https"),
+        ("ir:nowhere/at-all", "ir:nowhere/at-all: no such data set in ir_datasets; https"),
         ("ir:beir/scifact", "ir:beir/scifact: it has no qrels in ir_datasets; name a part of it that has"),
     ],
 )

@@ -13,7 +13,7 @@ from retrieval import LOCK, files
 from retrieval.configs import published
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.evaluation import per_query, result_files
+from retrieval.evaluation import per_query
 from retrieval.models.module_folder import SETTINGS
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
@@ -114,7 +114,8 @@ def test_values_are_those_of_mteb(model, tmp_path, own):
 
     value = tiny_set(own)
     run = ours(model, tmp_path, value)
-    expected = per_query.read(per_query.path_of(run.folder, "Tiny", "test")).of("dense", "nDCG@10")
+    (values,) = per_query.read_all([run.folder], "Tiny", "test")
+    expected = values.of("dense", "nDCG@10")
     encoder = retrieval.MtebEncoder(model, name="me/tiny", revision="7")
     cache, task = mteb.ResultCache(tmp_path / "cache"), task_of(mteb, value, own)
     result = mteb.evaluate(encoder, task, cache=cache, co2_tracker=False, prediction_folder=tmp_path / "lists")
@@ -177,7 +178,7 @@ def test_values_are_those_of_sentence_transformers(model, tmp_path):
     binary = {query: dict.fromkeys(grades, 1) for query, grades in value.qrels["test"].items()}
     value = RetrievalSet("NanoTiny", value.queries, value.candidates, {"test": binary})
     run = ours(model, tmp_path, value)
-    (values,) = result_files.of_queries(run.folder, "NanoTiny", "test")
+    (values,) = per_query.read_all([run.folder], "NanoTiny", "test")
     found = {metric: np.mean(list(values.of("dense", metric).values())) for metric in METRICS}
     evaluator = InformationRetrievalEvaluator(
         value.queries,

@@ -165,7 +165,7 @@ $BM25 --config.sets.labelled={bad_dpr.json}
 IN_A_STAGE = mistakes(
     r"""
 $BM25 --config.sets.beir={same_ids}
-  {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
+  {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | rename one
 --workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
   150 examples | config.train.batch_size=4096 | a smaller batch
 """

@@ -14,6 +14,7 @@ from retrieval.errors import UserError
 DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
 NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'
 WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
+ENTITY_QUESTIONS = '[{"question": "q 1", "answers": ["a"]}, {"qId": 2, "qText": "q 2", "answers": ["b"]}]'
 CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n3\tfactoid\tIn?\ta|b\\\tc\n'
 PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
 
@@ -25,10 +26,7 @@ PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"
         (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
         (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
         (NQ_OPEN.replace("answer", "answers"), {"q 1": ("a", "b"), "q 2": ("é",)}),
-        (
-            '[{"question": "q 1", "answers": ["a"]}, {"qId": 2, "qText": "q 2", "answers": ["b"]}]',
-            {"q 1": ("a",), "q 2": ("b",)},
-        ),
+        (ENTITY_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
         (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
         (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",), "In?": ("a|b\\\tc",)}),
     ],
@@ -94,7 +92,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['a']\nq\t__import__('os')\n", r"line 2: the answers are no Python list \(ValueError\)"),
         ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
-        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: that is an example of DPR .* config\.sets\.labelled"),
+        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: an example of DPR .* config\.sets\.labelled"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
         ("1048585\t0\t7187155\t1\n", r"line 1: no question of CuratedTREC: 4 fields between tabs"),
@@ -112,13 +110,10 @@ def test_passages_of_dpr(tmp_path):
     assert found == [*expected, Candidate("3", "", "plain")]
 
 
-def test_a_passage_may_be_a_whole_document(tmp_path):
-    text = "word " * 40_000  # more than Python's own limit of a field
-    (found,) = qa.read_passages(write(tmp_path / "psgs.tsv", f"id\ttext\ttitle\n1\t{text}\tt\n"))
-    assert found.text == text
-
-
 def test_passages_of_others(tmp_path):
+    text = "word " * 40_000  # a whole document, longer than Python's own limit of a field
+    (whole,) = qa.read_passages(write(tmp_path / "psgs.tsv", f"id\ttext\ttitle\n1\t{text}\tt\n"))
+    assert whole.text == text
     corpus = write(tmp_path / "corpus.jsonl", '{"_id": "d", "title": "T", "text": "words"}\n')
     assert list(qa.read_passages(corpus)) == [Candidate("d", "T", "words")]
     assert list(qa.read_passages(write(tmp_path / "c.tsv", '7\t"a\n'))) == [Candidate("7", "", '"a')]
@@ -129,7 +124,7 @@ def test_passages_of_others(tmp_path):
     [
         (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
-        (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
+        (PASSAGES + "1\ta\tb\n", r"line 6: its id is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),
         (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; mend the row"),
     ],
@@ -142,7 +137,8 @@ def test_broken_passages(tmp_path, text, message):
 def test_a_sets_answers_round_trip(tmp_path):
     passages = write(tmp_path / "psgs.tsv", PASSAGES)
     for number, text in enumerate((NQ_OPEN, CURATED_TREC)):
-        value = qa.set_of("qa", lambda: qa.read_passages(passages), *qa.read_questions([write(tmp_path / "q", text)]))
+        given = set_format.Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
+        (value,) = set_format.SETS["qa"].read(f"{passages},{write(tmp_path / 'q', text)}", given)
         assert len(value.candidates) == 3 and not value.qrels
         folder = tmp_path / str(number) / "qa"
         beir.write_folder(folder, value)

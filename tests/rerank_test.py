@@ -19,7 +19,6 @@ from retrieval.evaluation import runs
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.parsing import text_files
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.run import Run
 
@@ -131,7 +130,7 @@ def with_model(place, toy, folder, **changes):
 
 def read_run(path, queries=tuple(QUERIES)):
     ids = [f"d{row}" for row in range(len(TEXTS))]
-    return runs.read_run(path, text_files.lines, queries, ids)
+    return runs.read_run(path, queries, ids)
 
 
 def test_every_pair_has_the_score_that_it_has_alone(toy, cross_encoder, vocabulary, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.row_texts import RowTexts
+from retrieval.data.sets.row_texts import CandidateTexts, RowTexts
 from retrieval.errors import UserError
 from retrieval.search.exact import no_results
 from retrieval.search.hit_texts import first_duplicates
@@ -30,6 +30,15 @@ def test_rows_are_those_of_all_files(tmp_path):
     assert [text.url for text in named] == [f"/{row}" for row in range(7)] and named[6].text == CANDIDATES[6].text
     beir.write_candidates(paths[0], [Candidate("other", "", "x")])
     assert texts[0] == CANDIDATES[0]
+
+
+def test_equal_texts_have_one_key(tmp_path):
+    texts = [("Köln", 'a "quoted"\ntext'), ("", "no title"), ("Köln", 'a "quoted"\ntext'), ("no title", "")]
+    written = [Candidate(id, *text) for id, text in zip("abcd", texts)]
+    beir.write_candidates(tmp_path / "corpus.jsonl", written)
+    with CandidateTexts(tmp_path / "corpus.jsonl", {"d", "a", "missing"}) as rows:
+        assert list(rows) == written and rows.row_of == {"a": 0, "d": 3}
+        assert rows.keys_N[0] == rows.keys_N[2] and len(set(rows.keys_N.tolist())) == 3
 
 
 def test_a_line_that_is_no_passage_is_named(tmp_path):

@@ -54,10 +54,8 @@ def test_names_of_systems(tmp_path):
     paths = [tmp_path / name for name in ("bm25.trec", "bert.tsv.gz")]
     for path in paths:
         path.touch()
-    assert [file.system for file in reader.run_files([f"BM25 (tuned)={paths[0]}", str(paths[1])])] == [
-        "BM25 (tuned)",
-        "bert",
-    ]
+    read = reader.run_files([f"BM25 (tuned)={paths[0]}", str(paths[1])])
+    assert [file.system for file in read] == ["BM25 (tuned)", "bert"]
     for wrong, message in (
         ([f"a={paths[0]}", f"a={paths[1]}"], "two systems are named 'a'"),
         ([f"a b={paths[0]}", f"a_b={paths[1]}"], "the systems 'a b' and 'a_b' would have one run file, a_b.trec"),
@@ -136,6 +134,18 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
     assert values(run, "RR")["other"] == found["other"] and "d4 1 9" in (runs / "other.trec").read_text()
 
 
+def test_every_two_systems_are_fused_in_both_orders(tmp_path, folder):
+    path = write(
+        tmp_path / "other.trec", ("q0", "d1", 1, 9), ("q0", "d3", 2, 8), ("q0", "d0", 3, 1), ("q1", "d4", 1, 5)
+    )
+    changes = {"runs.files": (str(path),), "fuse.systems": ("bm25", "other"), "fuse.methods": ("interleave",)}
+    changes |= {"fuse.pairs": True, "evaluate.metrics": ("RR",)}
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
+    execute(run)
+    expected = {"bm25": 0.75, "other": 0.25, "interleave(bm25+other)": 0.666667, "interleave(other+bm25)": 0.416667}
+    assert values(run, "RR") == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -160,46 +170,6 @@ def test_an_unknown_system_and_no_system(tmp_path, folder):
     run = make_run(tmp_path / "none", folder, run_files.get_config())
     with pytest.raises(UserError, match="set 'toy': there is no index and no run file to evaluate"):
         execute(run)
-
-
-def ranked_ids(path):
-    """MS MARCO's lines as query -> candidates by rank."""
-    ranked = {}
-    for line in path.read_text().splitlines():
-        query, id, rank = line.split()
-        ranked.setdefault(query, {})[int(rank)] = id
-    return {query: [by_rank[rank] for rank in sorted(by_rank)] for query, by_rank in ranked.items()}
-
-
-def test_fusions_of_published_runs_as_a_user_makes_them(tmp_path, shared_data):
-    """105 queries of MS MARCO: MRR@10 and recall of two systems, and of both in turn, equal those of a loop."""
-    place = shared_data / "msmarco"
-    names = ("bm25", "monobert")
-    changes = {
-        "sets.judgements": f"{place}/rerank_runs/queries.tsv,{place}/dev_small/qrels.dev.small.tsv",
-        "runs.files": tuple(f"{name}={place}/rerank_runs/run.{name}.tsv" for name in names),
-        "fuse.systems": names,
-        "fuse.methods": ("interleave",),
-        "fuse.pairs": True,
-    }
-    run = make_run(tmp_path / "run", "", run_files.get_config(), **changes)
-    execute(run)
-    lists = {name: ranked_ids(place / "rerank_runs" / f"run.{name}.tsv") for name in names}
-    relevant = {}
-    for line in (place / "dev_small" / "qrels.dev.small.tsv").read_text().splitlines():
-        query, _, id, _ = line.split()
-        if query in lists["bm25"]:
-            relevant.setdefault(query, set()).add(id)
-    for a, b in (("bm25", "monobert"), ("monobert", "bm25")):
-        turns = {q: [id for two in zip(lists[a][q], lists[b][q]) for id in two] for q in lists[a]}
-        lists[f"interleave({a}+{b})"] = {q: list(dict.fromkeys(ids))[:1000] for q, ids in turns.items()}
-    mrr, recall = values(run, "RR@10"), values(run, "R@1000")
-    for name, ranked in lists.items():
-        hits = {q: [id in relevant[q] for id in ids[:10]] for q, ids in ranked.items() if q in relevant}
-        expected = sum(1 / (1 + each.index(True)) for each in hits.values() if any(each)) / len(relevant)
-        assert mrr[name] == pytest.approx(expected, abs=1e-6), name
-        shares = [len(relevant[q] & set(ranked[q])) / len(relevant[q]) for q in relevant]
-        assert recall[name] == pytest.approx(sum(shares) / len(relevant), abs=1e-6), name
 
 
 @pytest.mark.parametrize("name, ndcg", [("BM25", 0.5058), ("D_BERT_KD_TASB", 0.7210)])

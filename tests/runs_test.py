@@ -12,7 +12,6 @@ from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.evaluation.runs import check_beginning, ids_in_runs, read_run, write_run
-from retrieval.parsing.text_files import lines
 
 QUERIES, CANDIDATES = ["q1", "q2", "q3"], ["a", "b", "c", "d"]
 SCORES = np.array([[2.5, 0.1, 0.1], [1e-30, -np.inf, -np.inf], [-np.inf] * 3], np.float32)
@@ -31,7 +30,7 @@ def test_blanks_of_ids_are_quoted_and_read_back(tmp_path):
     queries, candidates = ["q1", "q 2", "q3"], ["a", "my notes.md:0", "c", "日\u3000本"]
     write_run(tmp_path / "x.trec", queries, candidates, SCORES, ROWS, "x")
     assert "q1 Q0 my%20notes.md:0 3 " in (tmp_path / "x.trec").read_text()
-    scores, rows = read_run(tmp_path / "x.trec", lines, queries, candidates)
+    scores, rows = read_run(tmp_path / "x.trec", queries, candidates)
     np.testing.assert_array_equal(scores[:2], SCORES[:2])
     np.testing.assert_array_equal(rows[:2], ROWS[:2])
 
@@ -56,10 +55,10 @@ def test_judgements_become_what_trec_tools_read(tmp_path):
 def test_a_name_of_two_ids_is_refused(tmp_path, line):
     path, queries, candidates = tmp_path / "x.trec", ["q1", "a b", "a%20b"], ["a", "c d", "c%20d"]
     path.write_text("q1 Q0 a 1 2 x\n")
-    read_run(path, lines, queries, candidates)  # which names neither
+    read_run(path, queries, candidates)  # which names neither
     path.write_text(f"q0 Q0 a 1 2 x\n{line}\n")
     with pytest.raises(UserError, match=r"x\.trec, line 2: two ids of the set are the (query|candidate) '[ac]%20[bd]'"):
-        read_run(path, lines, ["q0", *queries], candidates)
+        read_run(path, ["q0", *queries], candidates)
 
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
@@ -76,7 +75,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
         (queries[query], candidates[rows[query, rank]], scores[query, rank]) for query, rank in np.argwhere(~missing)
     ]
     assert read == found
-    again = read_run(tmp_path / "x.trec", lines, queries, candidates)
+    again = read_run(tmp_path / "x.trec", queries, candidates)
     for actual, expected in zip(again, (scores, rows)):
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == expected.dtype
@@ -102,17 +101,18 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, change, message):
 
 
 def test_wrong_shapes_and_rising_scores(tmp_path):
-    with pytest.raises(ValueError, match="do not match"):
-        write_run(tmp_path / "x", QUERIES[:2], CANDIDATES, SCORES, ROWS, "t")
-    with pytest.raises(ValueError, match="do not match"):
-        write_run(tmp_path / "x", QUERIES, CANDIDATES, SCORES[:, :2], ROWS, "t")
-    with pytest.raises(ValueError, match="rise"):
-        write_run(tmp_path / "x", QUERIES, CANDIDATES, SCORES[:, ::-1], ROWS, "t")
+    for queries, scores, message in (
+        (QUERIES[:2], SCORES, "zip"),
+        (QUERIES, SCORES[:, :2], "shorter|broadcast"),
+        (QUERIES, SCORES[:, ::-1], "rise"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_run(tmp_path / "x", queries, CANDIDATES, scores, ROWS, "t")
 
 
 def read(path, text):
     path.write_text(text)
-    return read_run(path, lines, QUERIES, CANDIDATES)
+    return read_run(path, QUERIES, CANDIDATES)
 
 
 def test_lines_may_come_in_any_order(tmp_path):
@@ -143,8 +143,8 @@ FORMS = {
 def test_runs_as_tools_write_them(tmp_path, form):
     with gzip.open(tmp_path / "x", "wt", encoding="utf-8", newline="") as file:
         file.write(FORMS[form])
-    check_beginning(tmp_path / "x", lines)
-    _, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES)
+    check_beginning(tmp_path / "x")
+    _, rows = read_run(tmp_path / "x", QUERIES, CANDIDATES)
     assert rows.tolist() == [[1, 3, 0, 2], [-1] * 4, [-1] * 4]
 
 
@@ -152,7 +152,7 @@ def test_a_run_without_ranks_has_the_metrics_of_trec_eval(tmp_path):
     random = np.random.default_rng(0)
     written = [f"{q} Q0 {c} 0 {random.integers(3)} x\n" for q in QUERIES for c in random.permutation(CANDIDATES)]
     (tmp_path / "x").write_text("".join(written))
-    _, rows = read_run(tmp_path / "x", lines, QUERIES, CANDIDATES)
+    _, rows = read_run(tmp_path / "x", QUERIES, CANDIDATES)
     qrels = {query: {"b": 1, "d": 2} for query in QUERIES}
     expected = ir_measures.pytrec_eval.calc_aggregate(
         [ir_measures.RR, ir_measures.nDCG, ir_measures.AP], qrels, ir_measures.read_trec_run(str(tmp_path / "x"))
@@ -194,4 +194,4 @@ def test_a_run_that_cannot_be_right_is_refused(tmp_path, text, message):
 def test_ids_of_runs_without_a_collection(tmp_path):
     (tmp_path / "a").write_text("q7 Q0 x 1 2 s\nq7 Q0 y 2 1 s\n")
     (tmp_path / "b").write_text("q8\tz\t1\nq7\tx\t1\n")
-    assert ids_in_runs([tmp_path / "a", tmp_path / "b"], lines) == (["q7", "q8"], ["x", "y", "z"])
+    assert ids_in_runs([tmp_path / "a", tmp_path / "b"]) == (["q7", "q8"], ["x", "y", "z"])

@@ -62,8 +62,5 @@ def test_randomisation_is_the_same_every_time_and_both_ways():
     found = significance.randomisation(values)
     assert found == significance.randomisation(values) == significance.randomisation(-values)
     assert found != significance.randomisation(values, seed=1)
-
-
-def test_systems_that_do_not_differ():
-    assert significance.randomisation(np.zeros(10)) == 1
+    assert significance.randomisation(np.zeros(10)) == 1  # systems that do not differ
     assert significance.randomisation(np.full(100, 0.5)) == pytest.approx(1 / 10_001)

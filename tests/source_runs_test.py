@@ -19,7 +19,7 @@ from retrieval import files
 from retrieval.data.examples import batches as draws
 from retrieval.data.labelled import grouping, pair_shards, sources
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups, WithoutPositives
+from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -304,9 +304,7 @@ def test_an_id_is_of_its_source_alone(tmp_path):
     with contextlib.ExitStack() as stack:
         found = {}
         for name, examples in of_sources.items():
-            counts = Counts()
-            groups = stack.enter_context(grouping.grouped(examples, tmp_path, 10, counts, seed=3))
-            found[name] = SourceGroups(groups, counts)
+            found[name] = stack.enter_context(grouping.grouped(examples, tmp_path, 10, Counts(), seed=3))
         merged = MergedGroups(found, 3)
         by_query = {example.query: example for example in merged}
         assert [text.text for text in by_query["q"].positives] == ["yes", "also"]

@@ -63,7 +63,5 @@ def test_web_questions_are_held_out_as_published(shared_data, tmp_path):
 def test_texts_and_patterns_of_one_question_are_refused(tmp_path):
     (tmp_path / "nq.jsonl").write_text(json.dumps({"question": "who wrote it", "answer": ["C++ ("]}) + "\n")
     (tmp_path / "trec.tsv").write_text("1\tsource\twho wrote it\tNob.*y\n")
-    with pytest.raises(
-        UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
-    ):
+    with pytest.raises(UserError, match="answers of 'who wrote it' are regular expressions in one file of"):
         spans_stage._of_files(f"{tmp_path / 'trec.tsv'},{tmp_path / 'nq.jsonl'}", False, ("qa", 3610))

@@ -82,7 +82,7 @@ def test_a_share_of_the_training_file_is_held_out_where_no_other_is_named():
     assert by_files(value, "train", "", 0.25, 0)[1].qrels != training.qrels
     with pytest.raises(UserError, match=r"set 'reqa': config\.split\.train=train leaves 14 .* and 0 to validate on"):
         by_files(value, "train", "", 0.01, 0)
-    with pytest.raises(UserError, match="none of the 0 questions that are left to test on"):
+    with pytest.raises(UserError, match="none of 0 questions that are left to test on"):
         by_files(dataclasses.replace(value, qrels={"train": value.qrels["train"]}), "train", "", 0.25, 0)
 
 
@@ -101,18 +101,20 @@ def test_a_smaller_share_is_part_of_a_larger():
     assert set(few.qrels["train"]) < set(many.qrels["validation"])
 
 
-@pytest.mark.parametrize(
-    "other", ["When did  beyoncé sing? ", "WHEN DID BEYONCE\u0301 SING?", "When did Beyonce sing?"]
-)
-def test_what_an_uncased_model_sees_alike_is_one_question(other):
-    assert splits.wording(other) == splits.wording("When did Beyoncé sing?") == "when did beyonce sing?"
+def test_what_an_uncased_model_sees_alike_is_one_question():
+    forms = [
+        "When did  beyoncé sing? ",
+        "WHEN DID BEYONCE\u0301 SING?",
+        "When did Beyonce sing?",
+        "when did Beyoncé sing?",
+    ]
+    assert set(map(splits.wording, forms)) == {"when did beyonce sing?"}
 
 
 def test_questions_differing_in_space_or_case_are_one():
     value = questions(200)
-    value.queries.update(
-        {f"q{i}": value.queries[f"q{i - 100}"].upper().replace(" ", "  ") + " " for i in range(100, 200)}
-    )
+    for i in range(100, 200):
+        value.queries[f"q{i}"] = value.queries[f"q{i - 100}"].upper().replace(" ", "  ") + " "
     for seed in range(3):
         test, training = split(value, 0.5, 0.2, seed)
         sides = [test.queries, *training.qrels.values()]
@@ -126,7 +128,7 @@ def test_questions_differing_in_space_or_case_are_one():
     ("count", "ratio", "validation", "message"),
     [
         (100, 0.8, 0.0, r"config\.split\.validation=0\.0"),
-        (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test questions"),
+        (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test of 100"),
         (20, 0.01, 0.1, "0 train, 0 validation, 20 test"),
         (20, 0.99, 0.1, "18 train, 2 validation, 0 test"),
     ],

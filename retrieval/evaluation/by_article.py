@@ -5,15 +5,13 @@ A system may find the topic of a question and miss the passage, or the other way
 article alone.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from retrieval.evaluation.metrics import cutoff
+from retrieval.evaluation.metrics import Qrels, cutoff
 
 
-@dataclasses.dataclass(frozen=True)
 class Asked:
     """The questions whose right passages have known articles.
 
@@ -24,44 +22,28 @@ class Asked:
       articles_N: the number of each candidate's article; -1 where it is not known.
     """
 
-    queries: list[str]
-    numbers: list[int]
-    golds: list[np.ndarray]
-    articles_N: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        query_ids: Iterable[str],
-        candidate_ids: Sequence[str],
-        articles: Sequence[str],
-        qrels: Mapping[str, Mapping[str, int]],
-    ) -> "Asked":
-        """The questions of a set.
-
-        Args:
-          articles: of each candidate; '' where it is not known.
-          qrels: question -> candidate -> grade, above 0 where it is right.
+    def __init__(self, query_ids: Iterable[str], candidate_ids: Sequence[str], articles: Sequence[str], qrels: Qrels):
+        """Args:
+        articles: of each candidate; '' where it is not known.
         """
         names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, articles)))}
-        articles_N = np.array([names.get(name, -1) for name in articles])
+        self.articles_N = np.array([names.get(name, -1) for name in articles])
         row_of = {id: row for row, id in enumerate(candidate_ids)}
-        queries, numbers, golds = [], [], []
+        self.queries, self.numbers, self.golds = list[str](), list[int](), list[np.ndarray]()
         for number, query in enumerate(query_ids):
             rows = np.array([row_of[id] for id, grade in qrels.get(query, {}).items() if grade > 0], int)
-            rows = rows[articles_N[rows] >= 0]
+            rows = rows[self.articles_N[rows] >= 0]
             if len(rows):
-                queries.append(query)
-                numbers.append(number)
-                golds.append(rows)
-        return cls(queries, numbers, golds, articles_N)
+                self.queries.append(query)
+                self.numbers.append(number)
+                self.golds.append(rows)
 
     def some(self, most: int) -> np.ndarray:
         """Places in `queries` at equal distances, `most` at most."""
         count = min(most, len(self.queries))
         return np.arange(count) * len(self.queries) // max(count, 1)
 
-    def found(self, rows_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    def anywhere(self, rows_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Success and RR by article, of all these questions.
 
         Args:
@@ -96,8 +78,5 @@ class Asked:
 
 def _values(ranks_Q: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
     """The metrics of each question by the rank of its first right result, 0 where there is none."""
-    found_Q = ranks_Q > 0
-    reciprocal_Q = np.where(found_Q, 1 / np.maximum(ranks_Q, 1), 0.0)
-    return {
-        name: (found_Q & (ranks_Q <= cutoff(name))).astype(float) if name != "RR" else reciprocal_Q for name in metrics
-    }
+    rr_Q = np.where(ranks_Q > 0, 1 / np.maximum(ranks_Q, 1), 0.0)
+    return {name: rr_Q if name == "RR" else (rr_Q >= 1 / cutoff(name)).astype(float) for name in metrics}

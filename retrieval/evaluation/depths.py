@@ -3,7 +3,7 @@
 A run is scores [Q, K] and rows [Q, K], best first, row -1 where there is no result, as a search gives it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def by_depth(
     depths: Sequence[int],
     query_ids: Sequence[str],
     candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
+    qrels: metrics.Qrels,
     measures: Sequence[str] = ("RR@10",),
 ) -> dict[int, dict[str, float]]:
     """Recall of the first stage and the reranker's metrics, for each depth n that is reranked (Table 2, Figure 1).
@@ -50,11 +50,9 @@ def by_depth(
       scores_QK, rows_QK: as `reranked` takes them; with the first stage's own scores they are its own metrics.
       query_ids, candidate_ids, qrels, measures: as `metrics.evaluate` takes them.
     """
-    table = {}
-    for depth in depths:
-        _, rows_QD = reranked(scores_QK, rows_QK, depth)
-        table[depth] = metrics.evaluate(rows_QD, query_ids, candidate_ids, qrels, [f"R@{depth}", *measures])
-    return table
+    lists = {depth: reranked(scores_QK, rows_QK, depth)[1] for depth in depths}
+    names = {depth: [f"R@{depth}", *measures] for depth in depths}
+    return {n: metrics.evaluate(lists[n], query_ids, candidate_ids, qrels, names[n]) for n in depths}
 
 
 def consistency_factor(rows_QK: np.ndarray, reference_QM: np.ndarray, depths: Sequence[int]) -> dict[int, float]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval import terminal
 from retrieval.files import atomic
-from retrieval.libraries import figures, tickers
+from retrieval.libraries import figures
 
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -71,19 +71,6 @@ def legend(canvas: figures.Figure) -> None:
     """The names of the lines, below the axes, where they hide none."""
     names = canvas.axes[0].get_legend_handles_labels()[1]
     canvas.legend(loc="outside lower center", frameon=False, ncols=1 + (max(map(len, names), default=0) < 35))
-
-
-def whole_ticks(axes: Any) -> None:
-    """An x axis with ticks at whole numbers, no number twice."""
-    axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
-def log_ticks(axes: Any, values: Collection[float]) -> None:
-    """A logarithmic x axis with a tick at each of `values` and nowhere else."""
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(values), [f"{value:,}" for value in sorted(values)])
-    axes.xaxis.set_minor_locator(tickers.NullLocator())
 
 
 def file_name(title: str) -> str:

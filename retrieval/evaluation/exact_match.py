@@ -35,13 +35,11 @@ def scores(answer: str, right: Sequence[str], are_patterns: bool, question: str)
     Raises:
       UserError: a regular expression is none, or takes too long.
     """
+    if not answer or not right:
+        return dict.fromkeys((REGEX, REGEX_ANYWHERE) if are_patterns else (EM, F1), 0.0)
     if are_patterns:
-        names, values = (REGEX, REGEX_ANYWHERE), _by_patterns(answer, right, question) if answer else (0.0, 0.0)
-        return dict(zip(names, values))
-    return {
-        EM: max((float(exact_match(answer, text)) for text in right), default=0.0) if answer else 0.0,
-        F1: max((f1(answer, text) for text in right), default=0.0) if answer else 0.0,
-    }
+        return dict(zip((REGEX, REGEX_ANYWHERE), _by_patterns(answer, right, question)))
+    return {EM: max(float(exact_match(answer, text)) for text in right), F1: max(f1(answer, text) for text in right)}
 
 
 def exact_match(answer: str, right: str) -> bool:
@@ -51,9 +49,9 @@ def exact_match(answer: str, right: str) -> bool:
 
 def f1(answer: str, right: str) -> float:
     """The harmonic mean of precision and recall of the words of an answer; each word counts as often as it is there."""
-    given, wanted = normalised(answer).split(), normalised(right).split()
-    common = sum((collections.Counter(given) & collections.Counter(wanted)).values())
-    return 2 * common / (len(given) + len(wanted)) if common else 0.0
+    words, wanted = normalised(answer).split(), normalised(right).split()
+    common = (collections.Counter(words) & collections.Counter(wanted)).total()
+    return 2 * common / (len(words) + len(wanted)) if common else 0.0
 
 
 def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[float, float]:
@@ -65,10 +63,6 @@ def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[f
     at = f"the question '{question}'"
     forms = {False: answer, True: unicodedata.normalize("NFD", answer)}  # the latter as training looks for it
     with time_limit(_SECONDS, message):
-        tried = [
-            (compiled(pattern, at, decomposed), text) for decomposed, text in forms.items() for pattern in patterns
-        ]
-        return (
-            float(any(pattern.match(text) for pattern, text in tried)),
-            float(any(pattern.search(text) for pattern, text in tried)),
-        )
+        tried = [(compiled(each, at, decomposed), text) for decomposed, text in forms.items() for each in patterns]
+        fits = any(pattern.match(text) for pattern, text in tried)
+        return float(fits), float(fits or any(pattern.search(text) for pattern, text in tried))

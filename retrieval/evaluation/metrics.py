@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,13 +60,12 @@ OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REG
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
 
+Qrels = Mapping[str, Mapping[str, int]]
+"""Query id -> candidate id -> grade; above 0 is relevant."""
+
 
 def evaluate(
-    rows_QK: np.ndarray,
-    query_ids: Sequence[str],
-    candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str],
+    rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, float]:
     """The mean of each metric over the queries that `qrels` judges; a judged query without results counts 0.
 
@@ -76,84 +75,53 @@ def evaluate(
       rows_QK: positions in `candidate_ids`, best first; -1 where there is no result.
       query_ids: one per row of `rows_QK`.
       candidate_ids: one per candidate.
-      qrels: query id -> candidate id -> grade; above 0 is relevant.
       metrics: names as ir_measures writes them, of AP, P, R, RR, Rprec, Success, nDCG: 'Success@1', 'R@100', 'RR',
-        'RR@10', 'nDCG@10' ...; 'RR(rel=2)@10' counts only grades of 2 and more as relevant.
-
-    Raises:
-      UserError: a metric is unknown, an id occurs twice, or `qrels` judges no query or one that was not searched.
+        'RR@10', 'nDCG@10' ...; 'RR(rel=2)@10' counts only grades of 2 and more as relevant. `by_kind` checks them.
     """
     values = per_query(rows_QK, query_ids, candidate_ids, qrels, metrics)
     return {name: float(values_J.mean()) for name, values_J in values.items()}
 
 
-def judged(query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+def judged(query_ids: Sequence[str], qrels: Qrels) -> list[str]:
     """The queries that `qrels` judges, in the order of `query_ids`."""
     return [query for query in query_ids if qrels.get(query)]
 
 
 def per_query(
-    rows_QK: np.ndarray,
-    query_ids: Sequence[str],
-    candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str],
+    rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Qrels, metrics: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The values [J] of each metric for the queries that `judged` gives; arguments and errors as in `evaluate`."""
-    entries = {name: _by_judgements(name) for name in metrics}
-    _check(rows_QK, query_ids, candidate_ids, qrels)
-    numbers = [number for number, query in enumerate(query_ids) if qrels.get(query)]
-    of_library = [name for name, entry in entries.items() if entry.value is None]
-    values = _of_library(rows_QK, query_ids, candidate_ids, qrels, of_library, numbers) if of_library else {}
-    for name, entry in entries.items():
-        if value := entry.value:
-            judgements = [qrels[query_ids[number]] for number in numbers]
-            graded = (_graded(rows_QK[number], candidate_ids, grades) for number, grades in zip(numbers, judgements))
-            pairs = zip(graded, judgements)
-            values[name] = np.array([value(grades_K, grades, cutoff(name)) for grades_K, grades in pairs], float)
-    return {name: values[name] for name in metrics}
-
-
-def _graded(rows_K: np.ndarray, candidate_ids: Sequence[str], grades: Mapping[str, int]) -> np.ndarray:
-    """The grades [K] of a query's results; 0 where there is none."""
-    rows: list[int] = rows_K.tolist()
-    return np.array([grades.get(candidate_ids[row], 0) if row >= 0 else 0 for row in rows])
-
-
-def _of_library(
-    rows_QK: np.ndarray,
-    query_ids: Sequence[str],
-    candidate_ids: Sequence[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    metrics: Sequence[str],
-    numbers: Sequence[int],
-) -> dict[str, np.ndarray]:
-    """The values [J] of the metrics that ir_measures has, for the queries of some numbers."""
-    measures = {name: ir_measures.parse_measure(name) for name in metrics}
-    values = {measure: np.zeros(len(numbers)) for measure in measures.values()}
-    for start in range(0, len(numbers), _BATCH):
-        batch = numbers[start : start + _BATCH]
-        places = {query_ids[number]: start + place for place, number in enumerate(batch)}
-        run = {query_ids[number]: _scored(rows_QK[number], candidate_ids) for number in batch}
-        evaluator = ir_measures.evaluator(set(values), {query: _not_negative(qrels[query]) for query in run})
-        for value in evaluator.iter_calc(run):
-            values[value.measure][places[value.query_id]] = value.value
-    return {name: values[measure] for name, measure in measures.items()}
+    """The values [J] of each metric for the queries that `judged` gives; arguments are those of `evaluate`."""
+    in_order = np.sort(rows_QK, axis=1)
+    if ((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)).any():
+        raise ValueError("a run lists the same candidate twice for one query")
+    queries = [(query, rows) for query, rows in zip(query_ids, rows_QK, strict=True) if qrels.get(query)]
+    functions: dict[str, Any] = {name: own for name in metrics if (own := METRICS[_base(name)].value)}
+    measures = {name: ir_measures.parse_measure(name) for name in metrics if name not in functions}
+    columns = {key: np.zeros(len(queries)) for key in (*functions, *measures.values())}
+    for start in range(0, len(queries), _BATCH):
+        run, places = {}, {}
+        for place, (query, rows_K) in enumerate(queries[start : start + _BATCH], start):
+            rows: list[int] = rows_K.tolist()
+            grades = qrels[query]
+            # The scores fall strictly with the rank, so that no tie is left to a metric's own rule.
+            run[query] = {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows) if row >= 0}
+            places[query] = place
+            for name, function in functions.items():
+                grades_K = np.array([grades.get(candidate_ids[row], 0) if row >= 0 else 0 for row in rows])
+                columns[name][place] = function(grades_K, grades, cutoff(name))
+        # Below 0 is as irrelevant as 0; where every grade is below -1, trec_eval writes outside of its memory.
+        judged = {query: {candidate: max(grade, 0) for candidate, grade in qrels[query].items()} for query in run}
+        for value in ir_measures.iter_calc(set(measures.values()), judged, run) if measures else ():
+            columns[value.measure][places[value.query_id]] = value.value
+    return {name: columns[measures.get(name, name)] for name in metrics}
 
 
 def per_answered_query(holds_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-    """The values [Q] of each metric by answers, such as 'Answer@20'.
-
-    Args:
-      holds_QK: bool, whether a result holds an answer of its query.
-
-    Raises:
-      UserError: a metric is unknown, or is one by judgements.
-    """
-    entries = {name: _by_answers(name) for name in metrics}
+    """The values [Q] of each metric by answers, such as 'Answer@20', from whether results hold one: bool [Q, K]."""
+    functions: dict[str, Any] = {name: METRICS[_base(name)].value for name in metrics}
     return {
-        name: np.array([entry.value(holds_K, cutoff(name)) for holds_K in holds_QK], float)
-        for name, entry in entries.items()
+        name: np.array([function(holds_K, cutoff(name)) for holds_K in holds_QK], float)
+        for name, function in functions.items()
     }
 
 
@@ -163,13 +131,11 @@ def by_kind(metrics: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
       UserError: one is unknown or written wrongly.
     """
+    kinds: tuple[list[str], list[str]] = [], []
     for name in metrics:
-        check_name(name)
-    is_by_answers = [isinstance(METRICS[_base(name)], AnswerMetric) for name in metrics]
-    return (
-        [name for name, is_one in zip(metrics, is_by_answers) if not is_one],
-        [name for name, is_one in zip(metrics, is_by_answers) if is_one],
-    )
+        _check_name(name)
+        kinds[isinstance(METRICS[_base(name)], AnswerMetric)].append(name)
+    return kinds
 
 
 def cutoff(metric: str) -> int:
@@ -201,23 +167,7 @@ def drop_self_matches(
     return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
 
 
-def _not_negative(grades: Mapping[str, int]) -> dict[str, int]:
-    """Below 0 is as irrelevant as 0; where every grade is below -1, trec_eval writes outside of its memory."""
-    return {candidate: max(grade, 0) for candidate, grade in grades.items()}
-
-
-def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float]:
-    """Candidate id -> a score that strictly falls with the rank, so that no tie is left to a metric's own rule."""
-    rows: list[int] = rows_K.tolist()
-    return {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows) if row >= 0}
-
-
-def check_name(name: str) -> None:
-    """Checks the name of a metric.
-
-    Raises:
-      UserError: there is none of that name, or it is written wrongly.
-    """
+def _check_name(name: str) -> None:
     base, entry = _base(name), METRICS.find(_base(name))
     # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
     grades = r"(\(rel=[1-9]\d*\))?" if entry.value is None else ""
@@ -237,42 +187,6 @@ def is_share(name: str) -> bool:
     return name in OF_ANSWERS or (entry is not None and entry.is_share)
 
 
-def _by_judgements(name: str) -> Metric:
-    check_name(name)
-    if isinstance(entry := METRICS[_base(name)], AnswerMetric):
-        raise UserError(f"metric '{name}' looks at answers in texts, and not at judgements: take another one")
-    return entry
-
-
-def _by_answers(name: str) -> AnswerMetric:
-    check_name(name)
-    if isinstance(entry := METRICS[_base(name)], Metric):
-        raise UserError(f"metric '{name}' looks at judgements, and not at answers: take another one, such as Answer@20")
-    return entry
-
-
 def _base(name: str) -> str:
     """The metric without its cutoff: 'nDCG' of 'nDCG@10'; all of a name that begins as none does, such as '(RR'."""
     return re.split(r"\W", name, maxsplit=1)[0] or name
-
-
-def _check(rows_QK: np.ndarray, query_ids: Sequence[str], candidate_ids: Sequence[str], qrels: Mapping) -> None:
-    if len(rows_QK) != len(query_ids) or rows_QK.max(initial=-1) >= len(candidate_ids):
-        raise ValueError(
-            f"a run of shape {rows_QK.shape} for {len(query_ids)} queries, {len(candidate_ids)} candidates"
-        )
-    in_order = np.sort(rows_QK, axis=1)
-    if ((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)).any():
-        raise ValueError("a run lists the same candidate twice for one query")
-    for kind, ids in (("query", query_ids), ("candidate", candidate_ids)):
-        if len(set(ids)) != len(ids):
-            raise UserError(f"{len(ids) - len(set(ids))} {kind} ids occur more than once: ids must be unique")
-    searched = set(query_ids)
-    missing = [query for query, grades in qrels.items() if grades and query not in searched]
-    if missing:
-        raise UserError(
-            f"the judgements name {len(missing)} queries that were not searched, such as '{missing[0]}': "
-            "leave them out of the judgements, or search all queries"
-        )
-    if not any(qrels.values()):
-        raise UserError("the judgements (qrels) are empty: there is no query to evaluate")

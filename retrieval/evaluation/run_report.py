@@ -17,11 +17,10 @@ from retrieval.evaluation import display, per_query, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
-from retrieval.evaluation.training_metrics import read_training
+from retrieval.evaluation.result_files import read_training
 from retrieval.files import write_text
-from retrieval.libraries import figures
+from retrieval.libraries import figures, tickers
 
-_FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
 _CURVES = {
     "Success": "queries with a right answer among the first k",
     "R": "right answers among the first k",
@@ -32,7 +31,7 @@ Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
 _STYLES = ("-", "--", "-.", ":")
-_DIFFERENCES = (
+DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
@@ -82,14 +81,13 @@ def write_report(
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
-      UserError: a row lacks a field, two rows give different values for one place of a table, or a line of
-        train.jsonl is not a JSON object with a step.
+      UserError: two rows give different values for one place of a table, or a line of train.jsonl is not a JSON object
+        with a step.
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
     for (dataset, split), systems in _by_test_set(results).items():
-        read = (per_query.read(per_query.path_of(place, dataset, split)) for place in evaluated)
-        about, values = f"{dataset}, {split}", [each for each in read if each]
+        about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
         tested = _tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
         if tested:
@@ -104,11 +102,8 @@ def write_report(
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
         parts += ["## Validation", Plot("validation", curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
-        parts += [
-            f"## {display.inline(table.title)}",
-            *([display.markdown(table.header, table.rows, table.left)] if table.rows else []),
-            *filter(None, [table.notes]),
-        ]
+        rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
+        parts += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
     texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in parts]
     write_text(folder / "report.html", page(title, parts))
     write_text(folder / "report.md", "\n\n".join(texts) + "\n")
@@ -127,32 +122,41 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
     """(dataset, split) -> (system, step) -> {'queries', 'seconds', 'metrics': metric -> value}."""
     test_sets = {}
     for row in results:
-        missing = [field for field in _FIELDS if field not in row]
-        if missing:
-            raise UserError(f"results.json: the row {dict(row)} has no {', '.join(missing)}")
         systems = test_sets.setdefault((row["dataset"], row["split"]), {})
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
         if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
-            raise UserError(
-                f"results.json: {row['system']}, {row['dataset']}, {row['split']}, step {row['step']} has two values "
-                f"of {row['metric']}, {metrics[row['metric']]} and {row['value']}; remove one"
-            )
+            at = f"{row['system']}, {row['dataset']}, {row['split']}, step {row['step']}"
+            both = f"{metrics[row['metric']]} and {row['value']}; remove one"
+            raise UserError(f"results.json: {at} has two values of {row['metric']}, {both}")
     return test_sets
 
 
 def _results_table(systems: Mapping[tuple, Mapping]) -> str:
-    """One row per system; the best value of each metric is bold."""
-    metrics = list(dict.fromkeys(metric for system in systems.values() for metric in system["metrics"]))
-    best = {metric: max(s["metrics"].get(metric, -math.inf) for s in systems.values()) for metric in metrics}
-    rows = []
-    for (system, step), result in systems.items():
-        cells = [metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
-        rows.append([system, step, result["queries"], *cells, result["seconds"]])
-    return display.markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
+    rows = [((*key, of["queries"]), of["metrics"], [of["seconds"]]) for key, of in systems.items()]
+    return metric_table(["System", "Step", "Queries"], rows, ["Seconds"])
 
 
-def metric_cell(metric: str, value: float | None, best: float) -> str:
+_Rows = Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]]
+
+
+def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (), left: int = 1) -> str:
+    """A table of metrics, of which the best value is bold.
+
+    Args:
+      header, behind: the columns before and behind those of the metrics.
+      rows: what stands in the first columns, the metrics, and what stands in the last columns.
+    """
+    metrics = list(dict.fromkeys(metric for _, values, _ in rows for metric in values))
+    best = {metric: max(values.get(metric, -math.inf) for _, values, _ in rows) for metric in metrics}
+    cells = [
+        [*first, *(_metric_cell(metric, values.get(metric), best[metric]) for metric in metrics), *last]
+        for first, values, last in rows
+    ]
+    return display.markdown([*header, *metrics, *behind], cells, left)
+
+
+def _metric_cell(metric: str, value: float | None, best: float) -> str:
     """A value as a cell: a share in percent, and bold where it is the best."""
     if value is None:
         return "–"
@@ -166,17 +170,11 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     differences: dict[tuple[Pair, str], np.ndarray] = {}
     metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
     for pair, metric in itertools.product(dict.fromkeys(pairs), metrics):
-        a, b = (_of_questions(values, system, metric) for system in pair)
-        differences_Q = per_query.differences(a, b)
+        differences_Q = per_query.differences(*(per_query.values_of(values, system, metric) for system in pair))
         if len(differences_Q) and (pair[::-1], metric) not in differences:
             differences[pair, metric] = differences_Q
     p_values = significance.holm([significance.randomisation(each) for each in differences.values()])
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
-
-
-def _of_questions(values: Sequence[PerQuery], system: str, metric: str) -> dict[str, float]:
-    """Question -> value; empty where it was not measured."""
-    return next((found for each in values if (found := each.of(system, metric))), {})
 
 
 def _differences_section(questions: int, tested: _Tested) -> list[str]:
@@ -192,7 +190,7 @@ def _differences_section(questions: int, tested: _Tested) -> list[str]:
         return display.markdown([title, *metrics], rows)
 
     first = table(f"On the same {questions:,} questions", "over", above)
-    return [first, _DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
+    return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:
@@ -220,7 +218,8 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
         axes.plot(
             steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
         )
-    display.whole_ticks(axes)
+    axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))  # at whole numbers, each once
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     display.legend(figure)
     return figure
 
@@ -229,9 +228,8 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
     curves = {}
     for (system, step), result in systems.items():
-        shares = {
-            int(m.split("@")[1]): 100 * v for m, v in result["metrics"].items() if re.fullmatch(rf"{metric}@\d+", m)
-        }
+        cutoffs = {name: re.fullmatch(rf"{metric}@(\d+)", name) for name in result["metrics"]}
+        shares = {int(cut[1]): 100 * result["metrics"][name] for name, cut in cutoffs.items() if cut}
         if len(shares) > 1:
             curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(shares.items()))
     if not curves:
@@ -243,7 +241,10 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
         axes.plot(
             *zip(*shares.items()), style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
         )
-    display.log_ticks(axes, {cutoff for shares in curves.values() for cutoff in shares})
+    cutoffs = sorted({cutoff for shares in curves.values() for cutoff in shares})
+    axes.set_xscale("log")
+    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
+    axes.xaxis.set_minor_locator(tickers.NullLocator())
     axes.set_ylim(bottom=0)
     display.legend(figure)
     return figure

@@ -7,15 +7,14 @@ import array
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic
-from retrieval.parsing import scalars
+from retrieval.parsing import scalars, text_files
 from retrieval.parsing.scalars import SEVERAL, in_run_file, numbered
 
 # Columns of a line -> what they are, and the places of candidate, rank and score among them.
@@ -26,9 +25,6 @@ _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {
 
 _RANK = re.compile(r"[0-9]{1,8}")
 _LOOKED_AT = 1000  # lines that are enough to look at before a run
-
-# Reads a file's lines, each after the place where it stands, as `data.text_files.lines` does.
-Lines = Callable[[Path], Iterable[tuple[str, str]]]
 
 
 def write_run(
@@ -53,8 +49,6 @@ def write_run(
       UserError: an id is empty or is another one as a run file has it, the tag is empty or has white space, or a
         score is NaN or infinite.
     """
-    if scores_QK.shape != rows_QK.shape or len(rows_QK) != len(query_ids):
-        raise ValueError(f"scores {scores_QK.shape}, rows {rows_QK.shape}, {len(query_ids)} queries do not match")
     if (scores_QK[:, 1:] > scores_QK[:, :-1]).any():
         raise ValueError("the scores of a run rise with the rank")
     if tag.split() != [tag]:
@@ -64,17 +58,13 @@ def write_run(
     if len(bad_scores):
         raise UserError(f"query '{query_ids[bad_scores[0][0]]}' has a score of NaN or infinity; the run is not written")
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        for query, scores, rows in zip(query_ids, scores_QK, rows_QK):
-            results = [(score, row) for score, row in zip(scores.tolist(), rows.tolist()) if row >= 0]
-            file.writelines(
-                f"{query} Q0 {candidate_ids[row]} {rank} {score:.9g} {tag}\n"
-                for rank, (score, row) in enumerate(results, start=1)
-            )
+        for query, scores, rows in zip(query_ids, scores_QK, rows_QK, strict=True):
+            results = [(score, row) for score, row in zip(scores.tolist(), rows.tolist(), strict=True) if row >= 0]
+            for rank, (score, row) in enumerate(results, start=1):
+                file.write(f"{query} Q0 {candidate_ids[row]} {rank} {score:.9g} {tag}\n")
 
 
-def read_run(
-    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
+def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Reads the run of any system, in a form of _FORMS. Lines may come in any order.
 
     Where a column has ranks, they decide, also between equal scores. They go 1, 2, 3 ... for every query or, in the
@@ -93,15 +83,13 @@ def read_run(
         two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
         of the rank before.
     """
-    results = _numbered(_results(lines(path)), query_ids, candidate_ids)
+    results = _Numbered(path, query_ids, candidate_ids)
     if not len(results.query):
         raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
-    fault = _repeated_candidate(results)
-    if results.has_ranks:
-        fault = fault or _no_rank(results) or _wrong_rank(results) or _rising_score(results)
-    if fault:
-        at, _ = next(itertools.islice(lines(path), fault.line, None))
-        raise UserError(f"{at}: query '{query_ids[results.query[fault.line]]}' has {fault.problem}")
+    if fault := _fault(results):
+        line, problem = fault
+        at, _ = next(itertools.islice(text_files.lines(path), line, None))
+        raise UserError(f"{at}: query '{query_ids[results.query[line]]}' has {problem}")
     place = results.rank - results.rank.min() if results.has_ranks else _places_by_score(results, candidate_ids)
     shape = (len(query_ids), place.max() + 1)
     scores_QK, rows_QK = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
@@ -109,14 +97,14 @@ def read_run(
     return scores_QK, rows_QK
 
 
-def check_beginning(path: Path, lines: Lines) -> None:
+def check_beginning(path: Path) -> None:
     """Checks the first lines of a run."""
-    for result in itertools.islice(_results(lines(path)), _LOOKED_AT):
-        if result.score is not None:
-            scalars.score(result.score, "score", result.at)
+    for at, *_, score in itertools.islice(_results(path), _LOOKED_AT):
+        if score is not None:
+            scalars.score(score, "score", at)
 
 
-def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[str]]:
+def ids_in_runs(paths: Iterable[Path]) -> tuple[list[str], list[str]]:
     """The queries and the candidates that runs name, in the order in which they come: for runs without a collection.
 
     Raises:
@@ -125,9 +113,9 @@ def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[st
     queries: dict[str, None] = {}
     candidates: dict[str, None] = {}
     for path in paths:
-        for result in _results(lines(path)):
-            queries.setdefault(result.query)
-            candidates.setdefault(result.candidate)
+        for _, query, candidate, *_ in _results(path):
+            queries.setdefault(query)
+            candidates.setdefault(candidate)
     return list(queries), list(candidates)
 
 
@@ -135,17 +123,7 @@ class UnknownIdError(UserError):
     """A run file names a query or a candidate that its reader does not know."""
 
 
-class _Result(NamedTuple):
-    """A line of a run file, and the place where it stands."""
-
-    at: str
-    query: str
-    candidate: str
-    rank: str
-    score: str | None
-
-
-class _Numbered(NamedTuple):
+class _Numbered:
     """One value for every line of a run file: positions among the queries and the candidates, rank and score.
 
     Attributes:
@@ -154,23 +132,30 @@ class _Numbered(NamedTuple):
       has_ranks: whether the column of ranks has two different values, or there is no score.
     """
 
-    query: np.ndarray
-    row: np.ndarray
-    rank: np.ndarray
-    score: np.ndarray
-    has_ranks: bool
+    def __init__(self, path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]):
+        queries, candidates = numbered(query_ids), numbered(candidate_ids)
+        query_N, row_N, rank_N, score_N = (array.array(code) for code in "iiif")
+        first, self.has_ranks = "", False
+        for at, query, candidate, rank, score in _results(path):
+            query_N.append(_known(queries, query, "query", at))
+            row_N.append(_known(candidates, candidate, "candidate", at))
+            rank_N.append(int(rank) if _RANK.fullmatch(rank) else -1)
+            score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
+            first = first or rank
+            self.has_ranks = self.has_ranks or rank != first or score is None
+        self.query, self.row, self.rank, self.score = map(np.array, (query_N, row_N, rank_N, score_N))
 
 
-def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
-    """The results of a file, all in the form of the first."""
+def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
+    """The place of each line, and its query, candidate, rank and score; all lines have the form of the first."""
     width = 0
-    for at, line in lines:
+    for at, line in text_files.lines(path):
         fields = line.split()
         width = width or (len(fields) if len(fields) in _FORMS else 6)
         if len(fields) != width:
             raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}")
         candidate, rank, score = _FORMS[width][1]
-        yield _Result(at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score])
+        yield at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score]
 
 
 def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
@@ -180,20 +165,6 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
     if twice or not all(names):
         raise UserError(f"the {kind} id {twice or ''!r}: a TREC run file cannot tell it from another; rename it")
     return names
-
-
-def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
-    queries, rows = numbered(query_ids), numbered(candidate_ids)
-    query, row, rank, score = (array.array(code) for code in "iiif")
-    first, has_ranks = None, False
-    for result in results:
-        query.append(_known(queries, result.query, "query", result.at))
-        row.append(_known(rows, result.candidate, "candidate", result.at))
-        first = result.rank if first is None else first
-        has_ranks = has_ranks or result.rank != first or result.score is None
-        rank.append(int(result.rank) if _RANK.fullmatch(result.rank) else -1)
-        score.append(-rank[-1] if result.score is None else scalars.score(result.score, "score", result.at))
-    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score), has_ranks)
 
 
 def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:
@@ -214,47 +185,27 @@ def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
     if number is None:
         raise UnknownIdError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
     if number == SEVERAL:
-        raise UserError(
-            f"{at}: two ids of the set are the {kind} '{id}' in a run file, which has %20 for a blank; rename one"
-        )
+        raise UserError(f"{at}: two ids of the set are the {kind} '{id}' in a run file, %20 for a blank; rename one")
     return number
 
 
-class _Fault(NamedTuple):
-    """A line that does not fit the others, counted from 0, and what its query has that is wrong."""
-
-    line: int
-    problem: str
-
-
-def _repeated_candidate(results: _Numbered) -> _Fault | None:
+def _fault(results: _Numbered) -> tuple[int, str] | None:
+    """The first line that does not fit the others, counted from 0, and what its query has that is wrong."""
     order = np.lexsort((results.row, results.query))
     query, row = results.query[order], results.row[order]
     for at in np.flatnonzero((query[1:] == query[:-1]) & (row[1:] == row[:-1])) + 1:
-        return _Fault(order[at], "this candidate twice; keep one of the lines")
-    return None
-
-
-def _no_rank(results: _Numbered) -> _Fault | None:
-    for at in np.flatnonzero(results.rank < 0).tolist():
-        return _Fault(at, "a rank that is not a whole number from 0 on")
-    return None
-
-
-def _wrong_rank(results: _Numbered) -> _Fault | None:
+        return order[at], "this candidate twice; keep one of the lines"
+    if not results.has_ranks:
+        return None
+    for at in np.flatnonzero(results.rank < 0):
+        return int(at), "a rank that is not a whole number from 0 on"
     order = np.lexsort((results.rank, results.query))
-    query, rank = results.query[order], results.rank[order]
-    first = min(int(rank.min()), 1)
-    expected = np.where(np.append(True, query[1:] != query[:-1]), first, np.append(0, rank[:-1]) + 1)
+    rank, score = results.rank[order], results.score[order]
+    first, begins = min(int(rank.min()), 1), np.append(True, query[1:] != query[:-1])
+    expected = np.where(begins, first, np.append(0, rank[:-1]) + 1)
     for at in np.flatnonzero(rank != expected):
         problem = f"rank {rank[at]} twice" if rank[at] < expected[at] else f"no rank {expected[at]}"
-        return _Fault(order[at], f"{problem}; number its results {first}, {first + 1}, {first + 2} ...")
-    return None
-
-
-def _rising_score(results: _Numbered) -> _Fault | None:
-    order = np.lexsort((results.rank, results.query))
-    query, rank, score = results.query[order], results.rank[order], results.score[order]
-    for at in np.flatnonzero((query[1:] == query[:-1]) & (score[1:] > score[:-1])) + 1:
-        return _Fault(order[at], f"a better score at rank {rank[at]} than at rank {rank[at - 1]}; rank by score")
+        return order[at], f"{problem}; number its results {first}, {first + 1}, {first + 2} ..."
+    for at in np.flatnonzero(~begins[1:] & (score[1:] > score[:-1])) + 1:
+        return order[at], f"a better score at rank {rank[at]} than at rank {rank[at - 1]}; rank by score"
     return None

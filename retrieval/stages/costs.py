@@ -53,13 +53,13 @@ def table(notes: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], fo
         values = {(row["system"], row["metric"]): row["value"] for row in of_set}
         metrics = dict.fromkeys(metric for _, metric in values)
         metric = next((metric for metric in (*_USUAL, *metrics) if metric in metrics and is_share(metric)), None)
-        read = [there for each in folders if (there := per_query.read(per_query.path_of(each, name, split)))]
+        read = per_query.read_all(folders, name, split)
         for system in dict.fromkeys(system for system, _ in values):
             of = {key: _cost(notes, name, system, key) for key in (BYTES, _MILLISECONDS, QUERY, PASSAGE)}
             if metric is None or set(of.values()) == {None}:
                 continue
-            by_query = [of_system for each in read if (of_system := each.of(system, metric))]
-            quality = _with_interval(values.get((system, metric)), [*by_query[0].values()] if by_query else [])
+            by_query = per_query.values_of(read, system, metric)
+            quality = _with_interval(values.get((system, metric)), list(by_query.values()))
             operations = [None if count is None else count / _MILLION for count in (of[QUERY], of[PASSAGE])]
             rows.append([f"{name}, {split}", system, f"{metric} {quality}", of[BYTES], of[_MILLISECONDS], *operations])
     header = ["set", "system", "quality", "bytes a passage", "ms a query", "Mflop a query", "Mflop a passage"]

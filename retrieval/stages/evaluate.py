@@ -227,7 +227,7 @@ def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Seq
     known = [value.answers[id] for id in ids]
     rows_QK = np.concatenate([ranking.rows for ranking in lists], axis=1)[is_known_Q]
     with CandidateTexts(folder / "corpus.jsonl") as texts:
-        holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text if row < len(texts) else "")
+        holds_QK = answers.holding(known, rows_QK, lambda row: texts[row].text if row < len(texts) else "")
     ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
     for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
         yield Scores(ranking, "answers", ids, metrics.per_answered_query(part_QK, names))
@@ -242,12 +242,12 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    questions = by_article.Asked.of(value.queries, value.candidates, value.articles, judged)
+    questions = by_article.Asked(value.queries, value.candidates, value.articles, judged)
     if not questions.queries:
         return
     ids = [questions.queries[place] for place in questions.some(_WITHIN)]
     for ranking in lists:
-        yield Scores(ranking, "article", questions.queries, questions.found(ranking.rows, HITS))
+        yield Scores(ranking, "article", questions.queries, questions.anywhere(ranking.rows, HITS))
     for ranking in lists:
         if ranking.among:
             yield Scores(ranking, "within-article", ids, questions.within(ranking.among, _WITHIN, HITS))

@@ -218,7 +218,7 @@ def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool 
             lists, compared_Q = searched.judge(start, some, lists)
         if mining.answers:
             wanted = [question.answers for question in some]
-            answered_QK = answers.found(wanted, lists[1], lambda row: candidates[row].text)
+            answered_QK = answers.holding(wanted, lists[1], lambda row: candidates[row].text)
         drawn = search_mining.mine(
             *lists,
             positives=[question.known for question in some],

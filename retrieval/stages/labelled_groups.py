@@ -12,7 +12,7 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, sources
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.data.labelled.merged_groups import MergedGroups, SourceGroups
+from retrieval.data.labelled.merged_groups import MergedGroups
 from retrieval.data.labelled.record_fields import Shape
 from retrieval.data.sets import beir, splits
 from retrieval.data.sets.row_texts import CandidateTexts
@@ -52,17 +52,17 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     has_mined = divides and run.negatives.exists()
     least = run.holder("mine").config.mine.negatives if has_mined else 0  # all that were mined
     with _opened(config, folder, every, least, of_set) as opened:
-        yield opened
+        yield opened, opened.counts
 
 
 @contextlib.contextmanager
 def _opened(
     config: ConfigDict, folder: Path, every: bool, least: int = 0, more: Iterable[Example] = ()
-) -> Iterator[SourceGroups]:
+) -> Iterator[Groups]:
     """The examples of one source, or of the config where it has none, and `more`."""
     pool = sys.maxsize if every or are_apart(config) else config.pairs.pool  # each keeps so many where they are apart
-    with labelled_format.grouped(_paths(config), settings(config), folder, max(pool, least), more) as (groups, counts):
-        yield SourceGroups(groups.without(*_LEFT_OUT), counts)
+    with labelled_format.grouped(_paths(config), settings(config), folder, max(pool, least), more) as (groups, _):
+        yield groups.without(*_LEFT_OUT)
 
 
 def inputs(config: ConfigDict) -> Sequence[Path]:

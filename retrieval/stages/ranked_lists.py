@@ -17,7 +17,6 @@ from retrieval import files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics, runs
-from retrieval.parsing import text_files
 from retrieval.parsing.scalars import in_run_file
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
@@ -141,7 +140,7 @@ def run_files(values: Sequence[str]) -> list[RunFile]:
 def check_beginnings(values: Sequence[str]) -> None:
     """Checks the first lines of the files that `config.runs.files` names."""
     for file in run_files(values):
-        runs.check_beginning(file.path, text_files.lines)
+        runs.check_beginning(file.path)
 
 
 def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple[Judged, list[Ranking]]:
@@ -152,7 +151,7 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
     """
     more_queries: list[str] = []
     if unknown == ALLOW and named:
-        queries, candidates = runs.ids_in_runs([file.path for file in named], text_files.lines)
+        queries, candidates = runs.ids_in_runs(file.path for file in named)
         of_set, of_queries = set(map(in_run_file, value.candidates)), set(map(in_run_file, value.queries))
         more_queries = [id for id in queries if id not in of_queries]
         more = [id for id in candidates if id not in of_set]
@@ -163,7 +162,7 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
     query_ids, count, lists = [*value.queries, *more_queries], len(value.queries), []
     for file in named:
         try:
-            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates)
+            scores, rows = runs.read_run(file.path, query_ids, value.candidates)
         except runs.UnknownIdError as error:
             raise UserError(f"{error} With config.runs.unknown=allow such ids are counted") from error
         counts = {LEFT_OUT: int((rows[count:, 0] >= 0).sum()), WITHOUT: int((rows[:count, 0] < 0).sum())}

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
+from retrieval import libraries
 from retrieval.config import fields, tree
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
@@ -31,7 +31,7 @@ def write_report(run: Run) -> None:
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = ((run.holder(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
     folders = [run.holder("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
-    results = [row for folder in folders for row in files.read_json(folder / result_files.NAME)]
+    results = result_files.rows(folders)
     tables = [
         costs.table((evaluated or {}) | searched, results, folders),
         *(table(notes) for stage, table in _TABLES if (notes := details(run, stage))),

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.labelled import sources
-from retrieval.evaluation.training_metrics import read_training
+from retrieval.evaluation.result_files import read_training
 from retrieval.libraries import clu_writers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.source_objective import LOSS, SHARE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from retrieval.config import fields
 from retrieval.errors import UserError, unknown_name
@@ -20,11 +20,6 @@ from retrieval.runtime.store import is_url
 
 # What is read of a run on a store.
 _READ = (result_files.NAME, per_query.FOLDER, *result_files.OF_STAGES.values(), "stages")
-_NOTE = (
-    "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
-    "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "
-    "out otherwise."
-)
 _NOT_TESTED = "**Not tested**: no question and system in common with the first run, or all values are the same."
 
 
@@ -105,23 +100,16 @@ def tables(comparison: Comparison) -> list[str]:
     for dataset, split in _shared(runs):
         shown += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(runs, dataset, split)]
         of_set = [each for each in comparison.differences if (each.dataset, each.split) == (dataset, split)]
-        shown += [_differences_table(of_set), _NOTE] if of_set else [_NOT_TESTED]
+        shown += [_differences_table(of_set), run_report.DIFFERENCES] if of_set else [_NOT_TESTED]
         sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
             shown.append(f"**The sets differ**: candidates: {display.inline(counts)}. Such values do not compare.")
-    settings = differing_fields(runs)
-    header = ["field", *(run.name for run in runs)]
-    rows = [[name, *map(str, values)] for name, values in settings.items()]
-    shown += ["## Settings that differ", display.markdown(header, rows, left=len(header)) if rows else "None."]
-    return [*shown, "## Cost", display.markdown(["", *(run.name for run in runs)], list(_cost(runs)))]
-
-
-def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
-    """The fields of the config that not all runs have alike: name -> the value of each run."""
-    names = dict.fromkeys(name for run in runs for name in run.fields)
-    values = {name: [run.fields.get(name, "") for run in runs] for name in sorted(names)}
-    return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
+    names, fields_of = [run.name for run in runs], [run.fields for run in runs]
+    settings = {name: [of.get(name, "") for of in fields_of] for name in sorted(set().union(*fields_of))}
+    rows = [[name, *map(str, of)] for name, of in settings.items() if any(value != of[0] for value in of)]
+    table = display.markdown(["field", *names], rows, left=1 + len(names)) if rows else "None."
+    return [*shown, "## Settings that differ", table, "## Cost", display.markdown(["", *names], list(_cost(runs)))]
 
 
 def read_run(place: str, name: str) -> FinishedRun:
@@ -139,14 +127,11 @@ def read_run(place: str, name: str) -> FinishedRun:
     records.verify_written(folder, _READ)
     rows = result_files.rows(result_files.folders(folder))
     if not rows:
-        raise UserError(
-            f"{place}: the run has no results; python -m retrieval.main --workdir={place} --stage=evaluate makes them"
-        )
+        raise UserError(f"{place}: the run has no results; --stage=evaluate makes them")
     config = preflight.read_config(folder)
     run = Run(config, folder, Path(), copy=copy)
-    of_stages = {
-        stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
-    }
+    own = {stage: records.read_own_record(run, stage) for stage in config.stages}
+    of_stages = {stage: record for stage, record in own.items() if record and record["done"]}
     sets = of_stages.get("sets")
     with contextlib.suppress(UserError):  # a base that is gone, without which the rest can still be compared
         sets = sets or records.read_record(run, "sets")
@@ -157,33 +142,23 @@ def read_run(place: str, name: str) -> FinishedRun:
 
 def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
     """The sets and rules that two runs or more have, in the order of the first run that has them."""
-    of_runs = [dict.fromkeys((row["dataset"], row["split"]) for row in run.rows) for run in runs]
-    return [
-        key
-        for key in dict.fromkeys(key for of_run in of_runs for key in of_run)
-        if sum(key in of_run for of_run in of_runs) > 1
-    ]
+    of_runs = (dict.fromkeys((row["dataset"], row["split"]) for row in run.rows) for run in runs)
+    return [key for key, count in collections.Counter(itertools.chain.from_iterable(of_runs)).items() if count > 1]
 
 
 def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str:
     """A row for each run and system. Runs with the same values, such as BM25's, share one."""
-    cells: dict[tuple, dict[str, float]] = {}
+    metrics: dict[tuple, dict[str, float]] = {}
     for run in runs:
         for row in run.rows:
             if (row["dataset"], row["split"]) == (dataset, split):
                 key = (run.name, row["system"], row["step"], row["queries"])
-                cells.setdefault(key, {})[row["metric"]] = row["value"]
-    metrics = list(dict.fromkeys(metric for values in cells.values() for metric in values))
+                metrics.setdefault(key, {})[row["metric"]] = row["value"]
     alike: dict[tuple, list[str]] = {}
-    for (name, *of_system), values in cells.items():
-        alike.setdefault((*of_system, *map(values.get, metrics)), []).append(name)
-    rows = [[", ".join(names), *key] for key, names in alike.items()]
-    best = [max((row[4 + at] for row in rows if row[4 + at] is not None), default=0) for at in range(len(metrics))]
-    rows = [
-        [*row[:4], *(run_report.metric_cell(*cell) for cell in zip(metrics, row[4:], best, strict=True))]
-        for row in rows
-    ]
-    return display.markdown(["Run", "System", "Step", "Queries", *metrics], rows, left=2)
+    for (name, *of_system), values in metrics.items():
+        alike.setdefault((*of_system, tuple(values.items())), []).append(name)
+    rows = [((", ".join(names), *of_system), dict(values), ()) for (*of_system, values), names in alike.items()]
+    return run_report.metric_table(["Run", "System", "Step", "Queries"], rows, left=2)
 
 
 def _tests(runs: Sequence[FinishedRun], systems: Sequence[str]) -> list[Difference]:
@@ -202,25 +177,18 @@ def _tested(
     run: FinishedRun, over: FinishedRun, dataset: str, split: str, names: tuple[str, str] | None
 ) -> Iterator[Difference]:
     """The differences of two systems, or of all that have one name and other values. p-values are not yet corrected."""
-    first = result_files.of_queries(over.folder, dataset, split)
-    for ours in result_files.of_queries(run.folder, dataset, split):
+    own, first = (per_query.read_all(result_files.folders(each.folder), dataset, split) for each in (run, over))
+    for ours in own:
         for system, other in [names] if names else zip(ours.systems, ours.systems):
             theirs = next((values for values in first if other in values.systems), None)
             if system not in ours.systems or theirs is None:
                 continue
-            pairs = {metric: _paired(ours.of(system, metric), theirs.of(other, metric)) for metric in ours.metrics}
-            if not any(differences_Q.any() for differences_Q in pairs.values()):
-                continue
-            for metric, differences_Q in pairs.items():
-                if is_share(metric) and len(differences_Q):
+            above = [per_query.differences(ours.of(system, name), theirs.of(other, name)) for name in ours.metrics]
+            for metric, differences_Q in zip(ours.metrics, above):
+                if any(each_Q.any() for each_Q in above) and is_share(metric) and len(differences_Q):
                     mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
                     of = (dataset, split, metric, run.name, system, over.name, other)
                     yield Difference(*of, len(differences_Q), mean, p_value)
-
-
-def _paired(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> np.ndarray:
-    """What the first got more, [Q] over the questions of both; empty where one has not measured it."""
-    return np.zeros(0) if a is None or b is None else per_query.differences(a, b)
 
 
 def _differences_table(differences: Sequence[Difference]) -> str:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, result_files, significance
-from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import verify_written
 from retrieval.studies.claims import MILLISECONDS, Cell
 
@@ -85,8 +84,8 @@ class Results:
         """
         if len(cell.runs) != 1 or cell.over or not self.of_run(cell.runs[0]):
             return {}
-        read = result_files.of_queries(self._folder / cell.runs[0], cell.dataset, cell.split)
-        return next((found for values in read if (found := values.of(cell.system, cell.metric))), {})
+        folders = result_files.folders(self._folder / cell.runs[0])
+        return per_query.values_of(per_query.read_all(folders, cell.dataset, cell.split), cell.system, cell.metric)
 
     def _value(self, run: str, cell: Cell) -> float | None:
         value = self.of_run(run).get(cell.key)
@@ -157,7 +156,7 @@ def read_values(folder: Path) -> dict[Key, float]:
             timed.append(row)
     for row in sorted(timed, key=lambda row: row["queries"]):  # some rules of a set judge fewer queries
         values[row["system"], row["dataset"], "latency", MILLISECONDS] = 1000 * row["seconds"] / row["queries"]
-    for step, record in read_training(folder / "metrics" / "train.jsonl"):
+    for step, record in result_files.read_training(folder / "metrics" / "train.jsonl"):
         for name, value in record.items():
             dataset, metric = ("validation", name[11:]) if name.startswith("validation/") else ("batch", name)
             values["training", dataset, f"step {step}", metric] = value

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled import json_array
-from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.labelled import json_array, record_values
+from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, register
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -23,23 +23,17 @@ _ANSWER_MARKS = ("hasanswer", "has_answer")
 def _negatives(record: dict[str, Any], field: str, at: str, counts: Counts) -> list[Candidate]:
     """Those that the file does not say to hold an answer: these are no positives either."""
     texts = _contexts(record, field, at, optional=True)
-    hold = [any(bool(value.get(mark)) for mark in _ANSWER_MARKS) for value in record.get(field) or ()]
-    for _ in range(sum(hold)):
-        counts.leave_out("negatives that hold an answer", at)
+    hold = [any(map(value.get, _ANSWER_MARKS)) for value in record.get(field) or ()]
+    counts.leave_out("negatives that hold an answer", at, sum(hold))
     return [text for text, holds in zip(texts, hold) if not holds]
 
 
 def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:
     values = record.get(field)
     values = [] if optional and values is None else values
-    if not isinstance(values, list):
-        raise UserError(f"{at}: the field '{field}' is missing or not a JSON array; is it a file of DPR?")
-    return [_context(value, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
-
-
-def _context(value: Any, at: str) -> Candidate:
-    text, title = text_files.string(value, "text", at), text_files.string(value, "title", at, default="")
-    return Candidate(text_id(value, _ID_FIELDS, at), title, text)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise UserError(f"{at}: the field '{field}' is missing or no array of JSON objects; is it a file of DPR?")
+    return record_values.texts(values, field, at, _ID_FIELDS)
 
 
 @register

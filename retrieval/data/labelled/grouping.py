@@ -12,9 +12,9 @@ import itertools
 import logging
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgpack
 
@@ -22,7 +22,6 @@ from retrieval.data.sets import answers as answer
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
-from retrieval.parsing import scalars
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
@@ -57,10 +56,11 @@ class Counts:
     left_out: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     first: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def leave_out(self, what: str, at: str) -> None:
-        """One more of `what`, which was read at `at`."""
-        self.left_out[what] += 1
-        self.first.setdefault(what, at)
+    def leave_out(self, what: str, at: str, number: int = 1) -> None:
+        """So many more of `what`, which were read at `at`."""
+        if number:
+            self.left_out[what] += number
+            self.first.setdefault(what, at)
 
     def log(self, name: str) -> None:
         """Says what was read, by the name of where it was read, and what was left out."""
@@ -69,10 +69,9 @@ class Counts:
 
     def log_left_out(self, name: str) -> None:
         """Says what was left out, by the name of where it was read."""
-        for what, number in self.left_out.items():
-            if number:
-                first = f", the first at {self.first[what]}" if what in self.first else ""
-                _log.warning("%s: left out %d %s%s", name, number, what, first)
+        for what, number in (+self.left_out).items():
+            first = f", the first at {self.first[what]}" if what in self.first else ""
+            _log.warning("%s: left out %d %s%s", name, number, what, first)
 
 
 def example(
@@ -96,20 +95,18 @@ def example(
     """
     if not query.strip():
         raise UserError(f"{at}: the query is empty; write one, or drop the example")
-    texts = [(side, text) for side, of_side in enumerate((positives, negatives)) for text in of_side]
-    has_text = [bool(text.title.strip() or text.text.strip()) for _, text in texts]
-    for _ in range(has_text.count(False)):
-        counts.leave_out("empty texts", at)
-    kept = list(itertools.compress(texts, has_text))
-    sides = {side for side, _ in kept}
-    if 0 not in sides and not (is_of_negatives and sides):
+    positives, negatives = list(positives), list(negatives)
+    has_text = [bool(text.title.strip() or text.text.strip()) for text in (*positives, *negatives)]
+    counts.leave_out("empty texts", at, has_text.count(False))
+    right = [text for text, holds in zip(positives, has_text) if holds]
+    wrong = [text for text, holds in zip(negatives, has_text[len(positives) :]) if holds]
+    if not right and not (is_of_negatives and wrong):
         counts.leave_out("examples without a positive", at)
         return None
-    if _has_local_ids([text for _, text in kept]):
+    if _has_local_ids([*right, *wrong]):
         counts.leave_out("ids of examples in which one is of two texts", at)
-        kept = [(side, dataclasses.replace(text, id="")) for side, text in kept]
-    right, wrong = (tuple(text for side, text in kept if side == own) for own in (0, 1))
-    return Example(query, right, wrong, tuple(answers), tuple(itertools.compress(scores, has_text)))
+        right, wrong = ([dataclasses.replace(text, id="") for text in side] for side in (right, wrong))
+    return Example(query, tuple(right), tuple(wrong), tuple(answers), tuple(itertools.compress(scores, has_text)))
 
 
 def _has_local_ids(texts: Sequence[Candidate]) -> bool:
@@ -120,18 +117,6 @@ def _has_local_ids(texts: Sequence[Candidate]) -> bool:
         if known not in text.text and text.text not in known:
             return True
     return False
-
-
-def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
-    """The id of a text in the first of `fields` that it has; empty where it has none.
-
-    Raises:
-      UserError: it is none.
-    """
-    for field in fields:
-        if record.get(field) is not None:
-            return scalars.of_value(record[field], field, at)
-    return ""
 
 
 def digest(text: Candidate) -> bytes:
@@ -153,7 +138,7 @@ class Groups:
 
     _sorter: Sorter
     _pool: int
-    _counts: Counts
+    counts: Counts
     _key: Callable[[Candidate], bytes | str]
     _keeps: Callable[[str], bool] = lambda query: True
     _leave_out: tuple[str, Callable[[str], bool]] = "", lambda query: False
@@ -196,19 +181,16 @@ class Groups:
                 left_out["queries without a positive"] += 1
 
     def _all(self) -> Iterator[Example]:
-        excluded = behind = self._counts.queries = 0
-        left_out: collections.Counter = collections.Counter()
+        counts, left_out = self.counts, collections.Counter[str]()
+        counts.queries = 0
         for query, parts in self._parts(left_out):
-            group, dropped, not_drawn = self._merge(query, parts, self._pool)
-            excluded += dropped
-            behind += not_drawn
-            self._counts.queries += 1
+            group, excluded, not_drawn = self._merge(query, parts, self._pool)
+            left_out["negatives that are positives of their query"] += excluded
+            left_out[f"negatives beyond the {self._pool} that a query keeps"] += not_drawn
+            counts.queries += 1
             yield group
-        self._counts.left_out["negatives that are positives of their query"] = excluded
-        if behind:
-            self._counts.left_out[f"negatives beyond the {self._pool} that a query keeps"] = behind
-        for what, number in left_out.items():
-            self._counts.left_out[what] = number
+        for what, number in (+left_out).items():
+            counts.left_out[what] = number
 
     def _merge(
         self, query: str, parts: Sequence[list], pool: int, left: Collection[bytes | str] | None = None
@@ -231,18 +213,17 @@ class Groups:
             if key not in positives and text.id not in ids and (left is None or key in left)
         }
         drawn = heapq.nsmallest(pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
-        answers = dict.fromkeys(text for part in parts for text in part[2])
         score_of: dict[bytes | str, float] = {}
         for *sides, _, scores, _ in parts:
             for text, score in zip(itertools.chain(*sides), scores):
                 score_of.setdefault(self._key(Candidate(*text)), score)
-        places = [*positives, *drawn]
+        scores = tuple(score_of[key] for key in (*positives, *drawn) if key in score_of)
         merged = Example(
             query,
             tuple(positives.values()),
             tuple(kept[key] for key in drawn),
-            tuple(answers),
-            tuple(score_of[key] for key in places) if score_of and score_of.keys() >= set(places) else (),
+            tuple(dict.fromkeys(text for part in parts for text in part[2])),
+            scores if len(scores) == len(positives) + len(drawn) else (),
             next((label for *_, label in parts if label), ""),
         )
         return merged, len(negatives) - len(kept), len(kept) - len(drawn)

@@ -6,9 +6,8 @@ with an id and a text, by the names that people use: (query_id, query), (passage
 """
 
 import array
-import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,51 @@ _TITLE = "title"
 
 
 class TextsOfIds:
-    """The texts that stand for ids."""
+    """The texts that stand for ids; to be used in a `with` statement.
 
-    def __init__(self, queries: Mapping[str, str], documents: "_Collection"):
-        self._queries, self._documents = queries, documents
+    Queries are held in memory; of documents, of which there may be millions, 16 bytes for each.
+    """
+
+    def __init__(self, settings: Settings, folder: Path):
+        """Args:
+        folder: where temporary files may lie.
+        """
+        self._settings, self._folder = settings, folder
+        self._queries: dict[str, str] = {}
+
+    def __enter__(self) -> "TextsOfIds":
+        """Reads the texts.
+
+        Raises:
+          UserError: a file has no ids and texts, or says different things of one id.
+        """
+        again = "is there twice, with another text; ids must be distinct"
+        for path in labelled_format.files(self._settings.queries):
+            for at, text in _texts(path, is_of_queries=True):
+                if self._queries.setdefault(text.id, text.text) != text.text:
+                    raise UserError(f"{at}: the query '{text.id}' {again}")
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        digests, places, sums = array.array("Q"), array.array("Q"), array.array("Q")
+        for path in (paths := labelled_format.files(self._settings.collection)):
+            for _, text in _texts(path):
+                digests.append(hashing.number(text.id))
+                sums.append(hashing.number(text.title, text.text))
+                places.append(self._file.tell())
+                self._file.write(msgpack.packb([text.id, text.title, text.text]) or b"")
+        order = np.argsort(np.asarray(digests, np.uint64), kind="stable")
+        self._digests, self._places, sums_N = (np.asarray(each, np.uint64)[order] for each in (digests, places, sums))
+        if len(twice := np.flatnonzero((self._digests[1:] == self._digests[:-1]) & (sums_N[1:] != sums_N[:-1]))):
+            raise UserError(f"{paths[0]}: the document '{self._read(int(twice[0])).id}' {again}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def check(self, of_ids: Example, at: str) -> Example:
         """An example of ids that was read at `at`, all of which must be known."""
         self.query(of_ids.query, at)
         for text in (*of_ids.positives, *of_ids.negatives):
-            if text.id not in self._documents:
-                self.document(text.id, at)
+            self._row(text.id, at)
         return of_ids
 
     def example(self, of_ids: Example, at: str, counts: Counts) -> Example | None:
@@ -57,71 +90,18 @@ class TextsOfIds:
 
     def document(self, id: str, at: str) -> Candidate:
         """The text of a document that is named at `at`."""
-        if id not in self._documents:
-            raise UserError(
-                f"{at}: the document '{id}' is not in the collection; name its file in config.pairs.collection"
-            )
-        return self._documents[id]
+        return self._read(self._row(id, at))
 
+    def _row(self, id: str, at: str) -> int:
+        digest = np.uint64(hashing.number(id))
+        row = int(np.searchsorted(self._digests, digest))
+        if row == len(self._digests) or self._digests[row] != digest:
+            raise UserError(f"{at}: the document '{id}' is not in the collection; add one to config.pairs.collection")
+        return row
 
-@contextlib.contextmanager
-def opened(settings: Settings, folder: Path) -> Iterator[TextsOfIds]:
-    """The texts of ids. Queries are held in memory; of documents, of which there may be millions, 16 bytes for each.
-
-    Args:
-      folder: where temporary files may lie.
-
-    Raises:
-      UserError: a file has no ids and texts, or says different things of one id.
-    """
-    queries: dict[str, str] = {}
-    for path in labelled_format.files(settings.queries):
-        for at, text in _texts(path, is_of_queries=True):
-            if queries.setdefault(text.id, text.text) != text.text:
-                raise UserError(f"{at}: the query '{text.id}' is there twice, with another text; ids must be distinct")
-    with _Collection(labelled_format.files(settings.collection), folder) as documents:
-        yield TextsOfIds(queries, documents)
-
-
-class _Collection:
-    """Documents by id, in a temporary file; to be used in a `with` statement, which raises what `opened` does."""
-
-    def __init__(self, paths: list[Path], folder: Path):
-        self._paths, self._folder = paths, folder
-
-    def __enter__(self) -> "_Collection":
-        self._file = tempfile.TemporaryFile(dir=self._folder)
-        digests, places, sums = array.array("Q"), array.array("Q"), array.array("Q")
-        for path in self._paths:
-            for _, text in _texts(path):
-                digests.append(hashing.number(text.id))
-                sums.append(hashing.number(text.title, text.text))
-                places.append(self._file.tell())
-                self._file.write(msgpack.packb([text.id, text.title, text.text]) or b"")
-        order = np.argsort(np.asarray(digests, np.uint64), kind="stable")
-        self._digests, self._places, sums_N = (np.asarray(each, np.uint64)[order] for each in (digests, places, sums))
-        again = np.flatnonzero((self._digests[1:] == self._digests[:-1]) & (sums_N[1:] != sums_N[:-1]))
-        if len(again):
-            id, path = self._read(int(again[0]))[0], self._paths[0]
-            raise UserError(f"{path}: the document '{id}' is there twice, with another text; ids must be distinct")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __contains__(self, id: str) -> bool:
-        row = self._row(id)
-        return row < len(self._digests) and self._digests[row] == hashing.number(id)
-
-    def __getitem__(self, id: str) -> Candidate:
-        return Candidate(*self._read(self._row(id)))
-
-    def _row(self, id: str) -> int:
-        return int(np.searchsorted(self._digests, np.uint64(hashing.number(id))))
-
-    def _read(self, row: int) -> list[str]:
+    def _read(self, row: int) -> Candidate:
         self._file.seek(int(self._places[row]))
-        return next(msgpack.Unpacker(self._file, read_size=1 << 12))
+        return Candidate(*next(msgpack.Unpacker(self._file, read_size=1 << 12)))
 
 
 def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candidate]]:
@@ -142,13 +122,11 @@ def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candi
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     there = parquet_files.columns(path)
-    named = dict.fromkeys(there)
-    read = [_one(named, names, str(path)) for names in (_IDS, _TEXTS)]
+    read = [_one(there, names, str(path)) for names in (_IDS, _TEXTS)]
     return parquet_files.rows(path, [*read, *(name for name in there if name == _TITLE)])
 
 
-def _one(record: Mapping[str, Any], names: tuple[str, ...], at: str) -> str:
-    for name in names:
-        if name in record:
-            return name
-    raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are {shown(record)}")
+def _one(there: Collection[str], names: tuple[str, ...], at: str) -> str:
+    if name := next((name for name in names if name in there), ""):
+        return name
+    raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}")

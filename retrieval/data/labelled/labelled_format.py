@@ -125,10 +125,8 @@ class LabelledFormat(Format[Path, Reading, Example]):
         """Checks that the settings are enough to read a file of this format."""
         for field in self.needed(path, settings):
             if not getattr(settings, field):
-                raise UserError(
-                    f"{path}: ids, whose texts are elsewhere: set config.pairs.{field}"
-                    + (f", as in {self.setting}" if self.needs else "")
-                )
+                remedy = f"set config.pairs.{field}" + (f", as in {self.setting}" if self.needs else "")
+                raise UserError(f"{path}: ids, whose texts are elsewhere: {remedy}")
 
 
 LABELLED: Formats[LabelledFormat] = Formats("format", "retrieval.data.labelled", "format")
@@ -157,10 +155,8 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
     for form in LABELLED.values():
         if form.recognises(path, line, settings):
             return form
-    raise UserError(
-        f"{path}, line 1: no format that is known, {line.count(chr(9)) + 1} fields between tabs; "
-        f"docs/reference/formats.md shows what {', '.join(sorted(LABELLED))} look like"
-    )
+    known = ", ".join(sorted(LABELLED))
+    raise UserError(f"{path}, line 1: no format that is known; docs/reference/formats.md shows what {known} look like")
 
 
 def files(value: str) -> list[Path]:

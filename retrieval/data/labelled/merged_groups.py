@@ -5,18 +5,10 @@ import heapq
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
 from retrieval.data.labelled.pair_shards import KnownPositives, document_id, wording
 from retrieval.runtime import hashing
-
-
-class SourceGroups(NamedTuple):
-    """The queries of a source, and what is counted of them."""
-
-    groups: Groups
-    counts: Counts
 
 
 class MergedGroups:
@@ -28,9 +20,7 @@ class MergedGroups:
       shared: queries that several sources have.
     """
 
-    def __init__(
-        self, sources: Mapping[str, SourceGroups], seed: int, keeps: Callable[[str], bool] = lambda query: True
-    ):
+    def __init__(self, sources: Mapping[str, Groups], seed: int, keeps: Callable[[str], bool] = lambda query: True):
         """Args:
         seed: of the order of the queries, which is that of each source.
         keeps: of which queries these are.
@@ -44,19 +34,19 @@ class MergedGroups:
 
     def of_source(self, name: str) -> Groups:
         """The queries of a source, without those that this leaves out."""
-        return self.sources[name].groups.where(self._keeps)
+        return self.sources[name].where(self._keeps)
 
     def __iter__(self) -> Iterator[Example]:
         return (group for group in self._all() if self._keeps(group.query))
 
     def _all(self) -> Iterator[Example]:
         queries = shared = 0
-        in_order = heapq.merge(*(groups for groups, _ in self.sources.values()), key=self._place)
+        in_order = heapq.merge(*self.sources.values(), key=self._place)
         for query, examples in itertools.groupby(in_order, key=operator.attrgetter("query")):
             parts = list(examples)
             queries, shared = queries + 1, shared + (len(parts) > 1)
             yield _joined(query, parts)
-        counted = [counts for _, counts in self.sources.values()]
+        counted = [groups.counts for groups in self.sources.values()]
         self.shared = shared
         self.counts.queries, self.counts.examples = queries, sum(counts.examples for counts in counted)
         self.counts.left_out = sum((counts.left_out for counts in counted), collections.Counter())

@@ -61,8 +61,4 @@ def _joined(document: Candidate) -> str:
     return " ".join(filter(None, (document.title, document.text)))
 
 
-FORMATS: dict[str, Callable[[Example, int], Records]] = {
-    "triplet": _triplets,
-    "n-tuple": _tuples,
-    TEVATRON: _passages,
-}
+FORMATS: dict[str, Callable[[Example, int], Records]] = {"triplet": _triplets, "n-tuple": _tuples, TEVATRON: _passages}

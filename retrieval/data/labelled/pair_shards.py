@@ -96,97 +96,40 @@ def write_pairs(
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    drawn = _Counter(groups, positives or None, apart, keep_lone, known)
-    if not drawn.pairs:
+    records = _Records(groups, positives or None, apart, keep_lone, known)
+    if not records.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     if teacher:
-        teacher.check(drawn.examples())
-    elif 0 < drawn.scored < drawn.pairs:
-        without = drawn.pairs - drawn.scored
-        _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, drawn.pairs)
-    records = _Records(drawn, vocabulary, prefixes, teacher, keep_lone, guide(drawn.examples) if guide else None)
-    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
+        teacher.check(records.examples())
+    elif 0 < records.scored < records.pairs:
+        without = records.pairs - records.scored
+        _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, records.pairs)
+    num_shards = max(count for count in range(1, min(num_shards, records.pairs) + 1) if num_shards % count == 0)
     folder.mkdir(parents=True, exist_ok=True)
+    guided = guide(records.examples) if guide else None
+    made = records.made(vocabulary, prefixes, teacher, guided, simple or itertools.repeat(None))
     with Sorter(folder) as sorter:
-        ordered = records.of(simple) if in_order else sorter
-        if not in_order:
-            for record in records.of(simple):
-                sorter.add(record)
-        tfrecords.deal(ordered, folder, num_shards, STEM)
-    drawn.known.write(folder)
-    has_teacher = teacher is not None or records.has_scores
-    query_tokens, document_tokens = (records.lengths / drawn.pairs).round(2).tolist()
+        for record in () if in_order else made:
+            sorter.add(record)
+        tfrecords.deal(made if in_order else sorter, folder, num_shards, STEM)
+    records.known.write(folder)
+    has_scores = teacher is not None or records.scored == records.pairs
+    query_tokens, document_tokens = (records.lengths / records.pairs).round(2).tolist()
     statistics = {
-        "pairs": drawn.pairs,
-        "paragraphs": drawn.paragraphs,
-        "positives left out": drawn.left_out,
-        "most positives": drawn.known.most,
-        "has teacher": has_teacher,
-        **({"scores": records.scores.tolist()} if has_teacher else {}),
-        "pairs with negatives": drawn.with_negatives,
-        "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
+        "pairs": records.pairs,
+        "paragraphs": records.paragraphs,
+        "positives left out": records.left_out,
+        "most positives": records.known.most,
+        "has teacher": has_scores,
+        **({"scores": records.scores.tolist()} if has_scores else {}),
+        "pairs with negatives": records.with_negatives,
+        "negatives per pair": round(records.negatives / records.pairs, 2),
         "shards": num_shards,
         "query_tokens": query_tokens,
         "document_tokens": document_tokens,
     } | {name: True for name, holds in ((IN_ORDER, in_order), (SCORED, is_scored)) if holds}
     files.write_json(folder / "stats.json", statistics)
     return statistics
-
-
-class _Records:
-    """The records of examples.
-
-    Attributes:
-      has_scores: whether all examples have scores of their own.
-      lengths: tokens of all queries and of all positives, of the records that were made.
-      scores: from where to where the scores of these go.
-    """
-
-    def __init__(
-        self,
-        drawn: _Counter,
-        vocabulary: Vocabulary,
-        prefixes: Prefixes,
-        teacher: TeacherScores | None,
-        keep_lone: bool,
-        guided: Callable[[str, Sequence[Candidate]], list[int]] | None,
-    ):
-        self._drawn, self._vocabulary, self._prefixes, self._guided = drawn, vocabulary, prefixes, guided
-        self._teacher, self._keep_lone = teacher, keep_lone
-        self.has_scores = drawn.scored == drawn.pairs
-        self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
-
-    def of(self, simple: Sequence[int] | None) -> Iterator[tuple[bytes, bytes]]:
-        """Each record, after what it is ordered by. Arguments are those of `write_pairs`."""
-        for example, first in zip(self._drawn.examples(), simple or itertools.repeat(None)):
-            query, golds, negatives = example[:3]
-            texts = [*golds, *negatives]
-            (query_ids,) = self._prefixes.encode_queries(self._vocabulary, [query])
-            titles, bodies = [text.title for text in texts], [text.text for text in texts]
-            tokens = list(self._prefixes.encode_documents(self._vocabulary, titles, bodies))
-            scores_N = np.array(example.scores, np.float32) if self.has_scores else None
-            scores_N = self._teacher.of(query, texts) if self._teacher else scores_N
-            ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
-            for place, gold in enumerate(golds):
-                places = [place, *range(len(golds), len(texts))] * (2 if self._keep_lone and not negatives else 1)
-                rows, of_own = [tokens[at] for at in places], [texts[at] for at in places]
-                integers = {
-                    "query": query_ids,
-                    "titles": [id for title, _ in rows for id in title],
-                    "title_lengths": [len(title) for title, _ in rows],
-                    "texts": [id for _, body in rows for id in body],
-                    "text_lengths": [len(body) for _, body in rows],
-                    "document_id": [ids[at] for at in places],
-                    "known": [self._drawn.known.row_of(wording(query))],
-                }
-                integers |= {} if first is None else {"simple": [first]}
-                integers |= {GUIDE: self._guided(query, of_own)} if self._guided else {}
-                floats = {"counts": [count for text in of_own for count in self._drawn.of(text)]}
-                if scores_N is not None:
-                    floats["teacher"] = own = scores_N[places].tolist()
-                    self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
-                self.lengths += len(query_ids), sum(map(len, tokens[place]))
-                yield _order(query, gold), tfrecords.serialized(integers, floats)
 
 
 class KnownPositives:
@@ -235,8 +178,8 @@ def known_of(groups: Iterable[Example]) -> KnownPositives:
     return KnownPositives(*np.asarray(known).reshape(-1, 2).T)
 
 
-class _Counter:
-    """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
+class _Records:
+    """The records of examples; and how often every text is drawn in an epoch, 50 bytes a text of any length.
 
     Its arguments are those of `write_pairs`.
 
@@ -244,6 +187,8 @@ class _Counter:
       known: the positives of all queries.
       paragraphs: different texts that are a positive of a record.
       scored: pairs whose example has scores.
+      lengths: tokens of all queries and of all positives, of the records that were made.
+      scores: from where to where the scores of these go.
     """
 
     def __init__(
@@ -255,7 +200,9 @@ class _Counter:
         known: KnownPositives | None,
     ):
         self._groups, self._positives, self._apart = groups, positives, apart
+        self._keep_lone = keep_lone
         self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
+        self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
         keys, counts, queries = array.array("Q"), array.array("d"), array.array("Q")
 
         def counted() -> Iterator[Example]:
@@ -300,7 +247,47 @@ class _Counter:
         place = np.searchsorted(self._queries, number)
         return bool(place < len(self._queries) and self._queries[place] == number)
 
-    def of(self, text: Candidate) -> np.ndarray:
+    def made(
+        self,
+        vocabulary: Vocabulary,
+        prefixes: Prefixes,
+        teacher: TeacherScores | None,
+        guided: Callable[[str, Sequence[Candidate]], list[int]] | None,
+        simple: Iterable[int | None],
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Each record, after what it is ordered by."""
+        has_scores = teacher is not None or self.scored == self.pairs
+        for example, first in zip(self.examples(), simple):
+            query, golds, negatives = example[:3]
+            texts = [*golds, *negatives]
+            (query_ids,) = prefixes.encode_queries(vocabulary, [query])
+            titles, bodies = [text.title for text in texts], [text.text for text in texts]
+            tokens = list(prefixes.encode_documents(vocabulary, titles, bodies))
+            scores_N = np.array(teacher.of(query, texts) if teacher else example.scores, np.float32)
+            ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
+            for place, gold in enumerate(golds):
+                places = [place, *range(len(golds), len(texts))] * (2 if self._keep_lone and not negatives else 1)
+                own_titles, own_bodies = zip(*(tokens[at] for at in places))
+                of_own = [texts[at] for at in places]
+                integers = {
+                    "query": query_ids,
+                    "titles": list(itertools.chain.from_iterable(own_titles)),
+                    "title_lengths": list(map(len, own_titles)),
+                    "texts": list(itertools.chain.from_iterable(own_bodies)),
+                    "text_lengths": list(map(len, own_bodies)),
+                    "document_id": [ids[at] for at in places],
+                    "known": [self.known.row_of(wording(query))],
+                }
+                integers |= {} if first is None else {"simple": [first]}
+                integers |= {GUIDE: guided(query, of_own)} if guided else {}
+                floats = {"counts": [count for text in of_own for count in self._of(text)]}
+                if has_scores:
+                    floats["teacher"] = own = scores_N[places].tolist()
+                    self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
+                self.lengths += len(query_ids), sum(map(len, tokens[place]))
+                yield _order(query, gold), tfrecords.serialized(integers, floats)
+
+    def _of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
         return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
 

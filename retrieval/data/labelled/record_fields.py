@@ -93,9 +93,8 @@ def shape(layout: Layout) -> Shape:
     is_judged = layout.labels and not layout.negatives
     named = ", ".join((layout if is_judged else layout._replace(labels="")).fields)
     if layout.kind == TWO and layout.scores:
-        return Shape(
-            f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse", True, True, True
-        )
+        what = f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse"
+        return Shape(what, is_apart=True, has_scores=True, is_scored=True)
     if layout.scores:
         return Shape(f"documents with a teacher's scores ({named}), for kl_divergence and margin_mse too", True, True)
     if layout.kind == CLASS:
@@ -124,39 +123,25 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
         if _TEXT in there and _LABEL in there:
             return Layout(CLASS, _TEXT, labels=_LABEL)
     has_texts = usual["query"] and any(name in there for name in (*_USUAL["positive"], *_USUAL["documents"], *_PAIRED))
-    if not has_texts and (of_ids := _of_ids(there, usual, at)):
-        return of_ids
-    query = _one(there, _USUAL["query"], at)
-    if usual["documents"] and not usual["positive"]:
-        return _list(Layout(DOCUMENTS, query, usual["documents"][:1]), there, usual, at)
-    positive = _one(there, _USUAL["positive"] + (() if usual["positive"] else _PAIRED), at)
+    positives, documents = (usual[name] for name in ("positive", "documents"))
+    if not has_texts and (usual["query"] or usual["query_id"]) and (usual["positive_id"] or usual["document_ids"]):
+        query = (usual["query"] or usual["query_id"])[0]  # it may be a text all the same
+        ids, positives, documents = (True, not usual["query"]), usual["positive_id"], usual["document_ids"]
+    else:
+        query, ids = _one(there, _USUAL["query"], at), (False, False)
+    if documents and not positives:
+        if not (scores or label):
+            raise UserError(f"{at}: {documents[0]} without scores or labels, one is needed; there are {shown(there)}")
+        return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
+    if ids[0]:
+        negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
+        return Layout(TUPLE, query, positives, negatives, scores if negatives else (), ids=ids)
+    positive = _one(there, _USUAL["positive"] + (() if positives else _PAIRED), at)
     negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
     if not negatives and "score" in names:
         return Layout(TWO, query, (positive,), (), scores)
     scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
     return Layout(TUPLE, query, (positive,), negatives, scores if negatives else (), label)
-
-
-def _of_ids(there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout | None:
-    """What fields are whose documents are ids; None where they are none. The query may be a text all the same."""
-    ids = (True, not usual["query"])
-    query = next(iter(usual["query"] or usual["query_id"]), "")
-    negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
-    if query and (positives := usual["positive_id"]):
-        return Layout(TUPLE, query, positives, negatives, usual["score"][:1] if negatives else (), ids=ids)
-    if query and (documents := usual["document_ids"][:1]):
-        return _list(Layout(DOCUMENTS, query, documents, ids=ids), there, usual, at)
-    return None
-
-
-def _list(layout: Layout, there: Sequence[str], usual: Mapping[str, tuple[str, ...]], at: str) -> Layout:
-    scores, labels = usual["score"][:1], usual["label"]
-    if not (scores or labels):
-        raise UserError(
-            f"{at}: {', '.join(layout.documents)} without scores or labels, which tell what they are to their query; "
-            f"there are {shown(there)}"
-        )
-    return layout._replace(scores=scores, labels="" if scores else labels[0])
 
 
 def named(value: str) -> dict[str, str]:
@@ -169,10 +154,8 @@ def named(value: str) -> dict[str, str]:
     for part in filter(None, value.split(",")):
         ours, _, theirs = part.partition("=")
         if not theirs or ours in names or not (ours in _USUAL or _is_negative(ours)):
-            raise UserError(
-                f"config.pairs.fields={value}: '{part}' is no NAME=FIELD, once for each name; names are negative, "
-                f"negative_2, negative_id, {', '.join(_USUAL)}; separate them by commas"
-            )
+            known = "negative, negative_2, negative_id, " + ", ".join(_USUAL)
+            raise UserError(f"config.pairs.fields={value}: '{part}' is no NAME=FIELD, or again; names are {known}")
         names[ours] = theirs
     return names
 
@@ -215,10 +198,8 @@ def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
     if len(ours) > 1:
         raise UserError(f"{at}: one of {', '.join(names)} is needed, and there are both '{ours[0]}' and '{ours[1]}'")
     if not ours:
-        raise UserError(
-            f"{at}: one of {', '.join(names)} is needed, and there are {shown(there)}: name the fields, such as "
-            "config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
-        )
+        such = "name the fields, such as config.pairs.fields=query=FIELD,positive=FIELD,negative=FIELD"
+        raise UserError(f"{at}: one of {', '.join(names)} is needed, there are {shown(there)}: {such}")
     return ours[0]
 
 

@@ -2,11 +2,11 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled import id_texts, record_fields, record_values
+from retrieval.data.labelled import record_fields, record_values
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
@@ -38,75 +38,78 @@ class RecordFormat(LabelledFormat):
         """
         raise NotImplementedError(f"the format '{self.name}' of labelled examples has no records")
 
-    def layout(self, path: Path, names: Mapping[str, str]) -> Layout:
-        """What the fields of a file are: those of its first record.
-
-        Raises:
-          UserError: there is no record, or its fields are not known.
-        """
-        for at, record in itertools.islice(self.records(path, Counts(), names), 1):
-            return record_fields.layout(list(record_fields.renamed(record, names, at)), at, names)
-        raise UserError(f"{path}: no record in it; copy or download it again, or leave it out")
-
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`."""
-        names, counts = record_fields.named(reading.settings.fields), reading.counts
-        has_ids = any(self.layout(path, names).ids)
-        opened = id_texts.opened(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
+        has_ids = any(self._layout(path, reading.settings).ids)
+        opened = TextsOfIds(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
         with opened as texts:
-            yield from _examples(self.records(path, counts, names), counts, names, texts)
+            yield from self._examples(path, reading.settings, reading.counts, texts)
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         """As `LabelledFormat.sample`. Of ids the texts are missing: the ids stand for them."""
-        names, counts = record_fields.named(settings.fields), Counts()
-        self.layout(path, names)
-        return _examples(self.records(path, counts, names), counts, names)
+        self._layout(path, settings)
+        return self._examples(path, settings, Counts(), None)
 
     def shape(self, path: Path, settings: Settings) -> Shape:
         """As `LabelledFormat.shape`."""
-        return record_fields.shape(self.layout(path, record_fields.named(settings.fields)))
+        return record_fields.shape(self._layout(path, settings))
 
     def needed(self, path: Path, settings: Settings) -> Sequence[str]:
         """As `LabelledFormat.needed`: the first record tells."""
-        ids = self.layout(path, record_fields.named(settings.fields)).ids
-        return [field for field, is_of_ids in zip(("collection", "queries"), ids) if is_of_ids]
+        return list(itertools.compress(("collection", "queries"), self._layout(path, settings).ids))
 
+    def _layout(self, path: Path, settings: Settings) -> Layout:
+        """What the fields of a file are: those of its first record."""
+        for _, _, layout in self._records(path, settings, Counts()):
+            return layout
+        raise UserError(f"{path}: no record in it; copy or download it again, or leave it out")
 
-def _examples(
-    records: Iterable[tuple[str, Record]], counts: Counts, names: Mapping[str, str], texts: TextsOfIds | None = None
-) -> Iterator[Example]:
-    """The examples of records, each after the place where it stands.
+    def _records(self, path: Path, settings: Settings, counts: Counts) -> Iterator[tuple[str, Record, Layout]]:
+        """The records with our names of their fields, and what these are."""
+        names, layouts = record_fields.named(settings.fields), dict[tuple, Layout]()
+        for at, record in self.records(path, counts, names):
+            record = record_fields.renamed(record, names, at)
+            if (key := tuple(record)) not in layouts:
+                layouts[key] = record_fields.layout(key, at, names)
+            yield at, record, layouts[key]
 
-    Args:
-      names: as `record_fields.named` gives them.
-      texts: what ids stand for; without it they stand for themselves.
+    def _examples(self, path: Path, settings: Settings, counts: Counts, texts: TextsOfIds | None) -> Iterator[Example]:
+        """The examples of a file.
 
-    Raises:
-      UserError: a field is missing, or there twice; a value is of another kind; or a record has other fields than the
-        first, so that it is another kind of example.
-    """
-    layouts: dict[tuple, Layout] = {}
-    same, classes = _Same(), _Classes(counts)
-    for at, record in records:
-        record = record_fields.renamed(record, names, at)
-        layout = layouts.get(key := tuple(record))
-        if not layout:
-            layout = layouts[key] = record_fields.layout(key, at, names)
-        same.check(layout, record, at)
-        if layout.kind == CLASS:
-            yield from classes.add(record[layout.query], record[layout.labels], at)
-        else:
-            yield from _example(record, layout, texts, counts, at)
-    yield from classes.rest()
+        Args:
+          texts: what ids stand for; without it they stand for themselves.
+
+        Raises:
+          UserError: a field is missing, or there twice; a value is of another kind; or a record has other fields than
+            the first, so that it is another kind of example.
+        """
+        same, classes = _Same(), _Classes(counts)
+        for at, record, layout in self._records(path, settings, counts):
+            same.check(layout, record, at)
+            if layout.kind == CLASS:
+                yield from classes.add(record[layout.query], record[layout.labels], at)
+            else:
+                yield from _example(record, layout, texts, counts, at)
+        yield from classes.rest()
 
 
 def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: Counts, at: str) -> Iterator[Example]:
     """That of a query and its documents, if it has some."""
-    query = _query(record, layout, texts, at)
-    documents, negatives = (
-        [text for field in fields for text in _documents(record, field, layout, texts, at)]
-        for fields in (_filled(record, layout.documents) or layout.documents, _filled(record, layout.negatives))
-    )
+    has_ids, is_id = layout.ids
+    if is_id:
+        query = scalars.of_value(record[layout.query], layout.query, at)
+        query = texts.query(query, at) if texts else query
+    else:
+        query = text_files.string(record, layout.query, at)
+
+    def of_field(field: str) -> list[Candidate]:
+        if not has_ids:
+            return record_values.texts(record[field], field, at)
+        ids = record_values.ids(record[field], field, at)
+        return [texts.document(id, at) if texts else Candidate(id, "", id) for id in ids]
+
+    named = (_filled(record, layout.documents) or layout.documents, _filled(record, layout.negatives))
+    documents, negatives = ([text for field in fields for text in of_field(field)] for fields in named)
     for field in _unread(record, layout, bool(negatives)):
         counts.leave_out(NOT_READ.format(field), at)
     scores: Sequence[float] = ()
@@ -116,28 +119,14 @@ def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: C
         scores = record_values.scores(values, len(documents), len(negatives), at)
     if layout.kind == DOCUMENTS:
         documents, negatives, scores = _of_list(record, layout, documents, scores, at)
-    elif layout.labels and not negatives and (verdict := _verdict(record, layout, at)) is not None:
-        if verdict == NEITHER:
+    elif layout.labels and not negatives and (layout.kind == TWO or record[layout.labels] in _JUDGEMENTS):
+        is_of_premises = layout.query == record_fields.PREMISES[0]
+        if (verdict := record_values.verdict(record[layout.labels], layout.labels, is_of_premises, at)) == NEITHER:
             counts.leave_out("pairs of a class that says nothing, such as neutral", at)
             return
         documents, negatives = (documents, []) if verdict == ALIKE else ([], documents)
-    of_negatives = bool(layout.labels)
-    if labelled := example(query, documents, negatives, at, counts, scores=scores, is_of_negatives=of_negatives):
-        yield labelled
-
-
-def _query(record: Record, layout: Layout, texts: TextsOfIds | None, at: str) -> str:
-    if not layout.ids[1]:
-        return text_files.string(record, layout.query, at)
-    id = scalars.of_value(record[layout.query], layout.query, at)
-    return texts.query(id, at) if texts else id
-
-
-def _documents(record: Record, field: str, layout: Layout, texts: TextsOfIds | None, at: str) -> list[Candidate]:
-    if not layout.ids[0]:
-        return record_values.texts(record[field], field, at)
-    ids = record_values.ids(record[field], field, at)
-    return [texts.document(id, at) if texts else Candidate(id, "", id) for id in ids]
+    labelled = example(query, documents, negatives, at, counts, scores=scores, is_of_negatives=bool(layout.labels))
+    yield from filter(None, [labelled])
 
 
 def _with_nulls(
@@ -154,10 +143,8 @@ def _with_nulls(
         return negatives
     if count == positives + len(negatives):
         if len(values) == positives == 1 and count == len(columns):
-            raise UserError(
-                f"{at}: a negative is null, and {values[0][0]} may be {count} scores or {count} margins: give each "
-                "document a score, the null too"
-            )
+            what = f"{values[0][0]} may be {count} scores or {count} margins"
+            raise UserError(f"{at}: a negative is null, and {what}: give each document a score, the null too")
         return negatives
     if count not in (len(columns), len(columns) + positives):
         return negatives
@@ -175,23 +162,14 @@ def _of_list(
     """Positives, negatives and scores of a list of documents. Without judgements the one that scores best is right."""
     if layout.labels:
         are_right = record_values.judgements(record[layout.labels], layout.labels, len(documents), at)
-        right, wrong = (
-            [text for text, is_right in zip(documents, are_right) if is_right == side] for side in (True, False)
-        )
-        return right, wrong, []
+        wrong = [text for text, is_right in zip(documents, are_right) if not is_right]
+        return list(itertools.compress(documents, are_right)), wrong, []
     if not documents:
         raise UserError(f"{at}: no document in {', '.join(layout.documents)}; give some, or drop the record")
     best = max(range(len(documents)), key=scores.__getitem__)
-    order = [best, *(place for place in range(len(documents)) if place != best)]
-    return [documents[best]], [documents[place] for place in order[1:]], [scores[place] for place in order]
-
-
-def _verdict(record: Record, layout: Layout, at: str) -> int | None:
-    """What the class of a pair says; None where it says nothing: that of a query with a positive may be anything."""
-    value = record[layout.labels]
-    if layout.kind != TWO and value not in _JUDGEMENTS:
-        return None
-    return record_values.verdict(value, layout.labels, layout.query == record_fields.PREMISES[0], at)
+    order = sorted(range(len(documents)), key=lambda place: place != best)
+    right, *wrong = (documents[place] for place in order)
+    return [right], wrong, [scores[place] for place in order]
 
 
 def _unread(record: Record, layout: Layout, has_negatives: bool) -> list[str]:
@@ -208,7 +186,8 @@ class _Same:
     """Checks that the records of a file are of one sort and, where each negative has its field, of one width."""
 
     def __init__(self) -> None:
-        self._sort, self._fields, self._width, self._at = None, "", 0, ""
+        self._first: tuple[tuple, str, str] | None = None
+        self._width = 0
 
     def check(self, layout: Layout, record: Record, at: str) -> None:
         """Checks a record against those before it.
@@ -216,23 +195,15 @@ class _Same:
         Raises:
           UserError: it is another sort of example, or has another number of negatives.
         """
-        if not self._sort:
-            self._sort, self._fields, self._at = layout.sort, ", ".join(layout.fields), at.rpartition(", ")[2]
-        if layout.sort != self._sort:
-            raise UserError(
-                f"{at}: its fields are {', '.join(layout.fields)}, and those of {self._at} are {self._fields}: make a "
-                "file of each sort"
-            )
-        columns = layout.negatives
+        fields, columns = ", ".join(layout.fields), layout.negatives
+        sort, of_first, line = self._first = self._first or (layout.sort, fields, at.rpartition(", ")[2])
+        if layout.sort != sort:
+            raise UserError(f"{at}: its fields are {fields}, and those of {line} are {of_first}: use two files")
         width = sum(not isinstance(record[name], list) for name in columns) if _filled(record, columns) else 0
-        if not width or (layout.ids[0] and len(columns) == 1):
-            return
-        self._width = self._width or width
-        if width != self._width:
-            raise UserError(
-                f"{at}: {width} negatives, and records before it have {self._width}: give each as many, or a list of "
-                "them"
-            )
+        if width and not (layout.ids[0] and len(columns) == 1):
+            self._width = self._width or width
+            if width != self._width:
+                raise UserError(f"{at}: {width} negatives, and records before have {self._width}: give each as many")
 
 
 class _Classes:
@@ -247,20 +218,19 @@ class _Classes:
     def add(self, value: Any, of: Any, at: str) -> Iterator[Example]:
         """The pair of one more text of a class, if there is one before it."""
         text, label = text_files.string({"text": value}, "text", at), scalars.of_value(of, "label", at)
-        reasons = {
-            "texts without a class": label == _NO_CLASS,
-            "texts that come again": (sum := hashing.digest(text)) in self._sums,
-            "empty texts": not text.strip(),
-        }
-        if reason := next((what for what, holds in reasons.items() if holds), ""):
-            self._counts.leave_out(reason, at)
-            return
-        self._sums.add(sum)
-        if label in self._last:
-            yield Example(text, (Candidate("", "", self._last[label]),), label=label)
+        sum = hashing.digest(text)
+        if label == _NO_CLASS:
+            self._counts.leave_out("texts without a class", at)
+        elif sum in self._sums:
+            self._counts.leave_out("texts that come again", at)
+        elif not text.strip():
+            self._counts.leave_out("empty texts", at)
         else:
-            self._first[label] = text, at
-        self._last[label] = text
+            self._sums.add(sum)
+            if label in self._last:
+                yield self._pair(text, label)
+            self._first.setdefault(label, (text, at))
+            self._last[label] = text
 
     def rest(self) -> Iterator[Example]:
         """The pairs of the first texts."""
@@ -268,4 +238,7 @@ class _Classes:
             if self._last[label] == text:
                 self._counts.leave_out("texts that are alone in their class", at)
             else:
-                yield Example(text, (Candidate("", "", self._last[label]),), label=label)
+                yield self._pair(text, label)
+
+    def _pair(self, text: str, label: str) -> Example:
+        return Example(text, (Candidate("", "", self._last[label]),), label=label)

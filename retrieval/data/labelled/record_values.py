@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from retrieval.data.labelled.grouping import text_id
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.parsing import scalars, text_files
@@ -31,23 +30,28 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def texts(value: Any, field: str, at: str) -> list[Candidate]:
-    """The texts of a field of a record that was read at `at`: one, or a list; each a string, or an object."""
-    values = value if isinstance(value, list) else [value]
-    return [_text(value, field, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+def texts(value: Any, field: str, at: str, of_ids: Sequence[str] = _ID_FIELDS) -> list[Candidate]:
+    """The texts of a field of a record that was read at `at`: one, or a list; each a string, or an object.
+
+    Args:
+      of_ids: the names of a field that has the id of a text.
+    """
+    texts = []
+    for number, each in enumerate(value if isinstance(value, list) else [value], 1):
+        here = f"{at}, {field} {number}"
+        if isinstance(each, dict):
+            title, text = text_files.string(each, "title", here, default=""), text_files.string(each, "text", here)
+            id = next((name for name in of_ids if each.get(name) is not None), None)
+            texts.append(Candidate(scalars.of_value(each[id], id, here) if id else "", title, text))
+        else:
+            texts.append(Candidate("", "", text_files.string({field: each}, field, here)))
+    return texts
 
 
 def ids(value: Any, field: str, at: str) -> list[str]:
     """The ids of a field; of a negative of sentence-transformers those of every system that found some."""
     values = [id for of_one in value.values() for id in of_one or ()] if isinstance(value, dict) else items(value)
     return list(dict.fromkeys(scalars.of_value(id, field, at) for id in values))
-
-
-def _text(value: Any, field: str, at: str) -> Candidate:
-    if not isinstance(value, dict):
-        return Candidate("", "", text_files.string({field: value}, field, at))
-    title, text = text_files.string(value, "title", at, default=""), text_files.string(value, "text", at)
-    return Candidate(text_id(value, _ID_FIELDS, at), title, text)
 
 
 def scores(values: Sequence[tuple[str, Any]], positives: int, negatives: int, at: str) -> list[float]:

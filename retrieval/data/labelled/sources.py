@@ -68,29 +68,19 @@ def read(value: str) -> list[Source]:
         raise UserError(f'{where}: no source in it; one is a table, such as [nq] and a line files = "nq.jsonl"')
     weighed = [source.name for source in sources if source.weight is not None]
     if weighed and (others := [source.name for source in sources if source.weight is None]):
-        raise UserError(
-            f"{where}: source '{weighed[0]}' has a {_WEIGHT}, and '{others[0]}' has none: give every source one, or "
-            "none, which then are drawn by their sizes"
-        )
+        lone = f"source '{weighed[0]}' has a {_WEIGHT}, and '{others[0]}' has none"
+        raise UserError(f"{where}: {lone}: give every source one, or none, which then are drawn by their sizes")
     return sources
 
 
 def fill_in(config: ConfigDict) -> None:
-    """Puts the content of the file of sources into a config that names one.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """Puts the content of the file of sources into a config that names one."""
     if (group := config.get("pairs")) and group.get("sources"):
         group.sources = written_out(group.sources)
 
 
 def written_out(value: str) -> str:
-    """The TOML of a file, without comments, for `config.pairs.sources`; TOML stays what it is.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """The TOML of a file, without comments, for `config.pairs.sources`; TOML stays what it is."""
     if not value:
         return value
     read(value)
@@ -101,11 +91,7 @@ def written_out(value: str) -> str:
 
 
 def configs_of(config: ConfigDict) -> dict[str, ConfigDict]:
-    """The config as each source has it, by name: with its own fields, and as if it were the only one.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """The config as each source has it, by name: with its own fields, and as if it were the only one."""
     configs = {}
     for source in read(config.pairs.sources):
         own = config.copy_and_resolve_references()
@@ -120,11 +106,7 @@ def each(config: ConfigDict) -> dict[str, ConfigDict]:
 
 
 def prompts_of(config: ConfigDict) -> dict[str, tuple[str, str]]:
-    """What stands before the queries and before the documents of each source in training; empty without sources.
-
-    Raises:
-      UserError: as `read`.
-    """
+    """What stands before the queries and before the documents of each source in training; empty without sources."""
     return {name: (own.data.query_prefix, own.data.document_prefix) for name, own in configs_of(config).items()}
 
 

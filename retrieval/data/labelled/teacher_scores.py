@@ -9,7 +9,7 @@ A document is named by the id that the labelled example gives it, or by its titl
 import array
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,8 @@ class TeacherScores:
         """
         self._path = path
         keys, scores = array.array("Q"), array.array("f")
-        for key, score, _ in self._read():
+        for at, line in text_files.lines(path):
+            key, score = _parse(line, at)
             keys.append(key)
             scores.append(score)
         if not keys:
@@ -63,7 +64,8 @@ class TeacherScores:
         self._keys, self._scores = np.asarray(keys)[order], np.asarray(scores)[order]
         again = np.flatnonzero((self._keys[1:] == self._keys[:-1]) & (self._scores[1:] != self._scores[:-1]))
         if len(again):
-            raise UserError(f"{self._place_of(int(order[again[0] + 1]))}: this pair has another score above; keep one")
+            at, _ = next(itertools.islice(text_files.lines(path), int(order[again[0] + 1]), None))
+            raise UserError(f"{at}: this pair has another score above; keep one")
 
     def of(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores of a query's documents, float32 [N].
@@ -72,9 +74,8 @@ class TeacherScores:
           UserError: one has none.
         """
         scores_N = self._find(query, texts)
-        for text, score in zip(texts, scores_N):
-            if np.isnan(score):
-                raise self._missing(query, text, "")
+        if (lacks_N := np.isnan(scores_N)).any():
+            raise self._missing(query, texts[int(lacks_N.argmax())], "")
         return scores_N
 
     def check(self, groups: Iterable[Example]) -> None:
@@ -83,19 +84,11 @@ class TeacherScores:
         for query, positives, negatives, *_ in groups:
             texts = [*positives, *negatives]
             lacks_N = np.isnan(self._find(query, texts))
-            if lacks_N.any():
-                first = first or (query, texts[int(lacks_N.argmax())])
+            if not missing and lacks_N.any():
+                first = query, texts[int(lacks_N.argmax())]
             pairs, missing = pairs + len(texts), missing + int(lacks_N.sum())
         if first:
             raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
-
-    def _read(self) -> Iterator[tuple[int, float, str]]:
-        """The key of each pair, its score, and where it stands."""
-        return ((*_parse(line, at), at) for at, line in text_files.lines(self._path))
-
-    def _place_of(self, number: int) -> str:
-        """Where the pair of a number stands."""
-        return next(itertools.islice((at for *_, at in self._read()), number, None))
 
     def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
         name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
@@ -125,12 +118,11 @@ def _parse(line: str, at: str) -> tuple[int, float]:
     if not isinstance(record, dict) or not (id or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
     query = text_files.string(record, "query", at)
+    score = scalars.score(record.get("score"), "score", at)
     if id:
-        key = _key_of_id(query, id)
-    else:
-        title = text_files.string(record, "title", at, default="")
-        key = _key_of_text(query, title, text_files.string(record, "text", at))
-    return key, scalars.score(record.get("score"), "score", at)
+        return _key_of_id(query, id), score
+    title = text_files.string(record, "title", at, default="")
+    return _key_of_text(query, title, text_files.string(record, "text", at)), score
 
 
 def _key_of_id(query: str, id: str) -> int:

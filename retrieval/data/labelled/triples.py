@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data.labelled import grouping, id_texts
+from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, example
+from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.data.sets import msmarco
 from retrieval.data.sets.beir import Candidate
@@ -29,7 +30,7 @@ class Triples(LabelledFormat):
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. A line that names the columns is refused."""
         for at, line in text_files.lines(path):
-            query, *texts = msmarco.fields(line, ("query", "positive", "negative"), at)
+            query, *texts = msmarco.fields(line.split("\t"), ("query", "positive", "negative"), at)
             if query.strip().lower() in _NAMES_OF_QUERIES and len(texts[0].split()) == 1:
                 raise UserError(f"{at}: the names of columns, and no triple; drop the line")
             positives, negatives = ([Candidate("", "", text)] for text in texts)
@@ -65,7 +66,7 @@ class IdTriples(LabelledFormat):
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. Texts are read of the ids that a query keeps: of others there may be many."""
-        with id_texts.opened(reading.settings, reading.folder) as texts:
+        with TextsOfIds(reading.settings, reading.folder) as texts:
             triples = ((at, texts.check(triple, at)) for at, triple in _of_ids(path))
             if reading.in_order:
                 yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in triples))
@@ -88,6 +89,6 @@ class IdTriples(LabelledFormat):
 def _of_ids(path: Path) -> Iterator[tuple[str, Example]]:
     """The triples without their texts, each after the place where it stands."""
     for at, line in text_files.lines(path):
-        query, *ids = msmarco.fields(line, ("query id", "positive id", "negative id"), at)
+        query, *ids = msmarco.fields(line.split("\t"), ("query id", "positive id", "negative id"), at)
         positives, negatives = ((Candidate(id, "", ""),) for id in ids)
         yield at, Example(query, positives, negatives)

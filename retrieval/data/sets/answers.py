@@ -62,7 +62,7 @@ def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[st
       queries: question id -> question, and `answers` its answers.
       way_out: what to do if they are some.
     """
-    texts = [(id, value) for id, found in answers.items() if not found.are_patterns for value in found.values]
+    texts = [(id, value) for id, own in answers.items() if not own.are_patterns for value in own.values]
     if like := [(id, value) for id, value in texts if _OF_PATTERNS.search(value)]:
         id, value = like[0]
         _log.warning(
@@ -82,49 +82,51 @@ def _tokens_of(plain: str) -> Iterator[re.Match]:
     return _token(sys.maxunicode + 1 if _ASTRAL.search(plain) else _END_OF_BMP).finditer(plain)
 
 
-def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callable[[int], str]) -> np.ndarray:
+def holding(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callable[[int], str]) -> np.ndarray:
     """Which results hold an answer of their query: bool [Q, K].
 
     3,610 questions with 100 passages of 100 words each take about 15 s. To be called in the main thread.
 
     Args:
-      answers_Q: of each query; where there are none, none is found.
+      answers_Q: of each query; where there are none, no result holds one.
       rows_QK: the results; -1 where there is none.
       text: gives the passage of a row. It may read it from the disk: of the most recent ones the tokens are held.
 
     Raises:
       UserError: a regular expression takes too long.
     """
-    holding, found_QK = finder(text), np.zeros(rows_QK.shape, bool)
-    for answers, rows_K, found_K in zip(answers_Q, rows_QK, found_QK, strict=True):
+    holds, holds_QK = finder(text), np.zeros(rows_QK.shape, bool)
+    for answers, rows_K, holds_K in zip(answers_Q, rows_QK, holds_QK, strict=True):
         if answers:
-            rows = [row for row in np.unique(rows_K).tolist() if row >= 0]
-            found_K[:] = np.isin(rows_K, holding(answers, rows))
-    return found_QK
+            holds_K[:] = np.isin(rows_K, holds(answers, [row for row in np.unique(rows_K).tolist() if row >= 0]))
+    return holds_QK
 
 
 def finder(text: Callable[[int], str]) -> Callable[[Answers, Collection[int]], list[int]]:
     """A function that says which of some rows hold an answer of a question, one question after the other.
 
     Args:
-      text: as in `found`.
+      text: as in `holding`.
     """
     words_of = functools.lru_cache(_HELD)(lambda row: words(text(row)))
     plain_of = functools.lru_cache(_HELD)(lambda row: unicodedata.normalize("NFD", text(row)))
 
-    def holding(answers: Answers, rows: Collection[int]) -> list[int]:
-        if answers.are_patterns:
-            return _matched(answers.values, rows, plain_of)
-        wanted = [tokens for value in answers.values if (tokens := words(value)).strip()]
-        return [row for row in rows if any(value in words_of(row) for value in wanted)]
+    def holds(answers: Answers, rows: Collection[int]) -> list[int]:
+        if not answers.are_patterns:
+            wanted = [tokens for value in answers.values if (tokens := words(value)).strip()]
+            return [row for row in rows if any(value in words_of(row) for value in wanted)]
+        compiled = [foreign_text.compiled(pattern, "") for pattern in answers.values]
+        texts = {row: plain_of(row) for row in rows}  # before the clock runs: a disk may be slow
+        with time_limit(_SECONDS, f"in the passages of a question {_too_slow(answers.values)}"):
+            return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
 
-    return holding
+    return holds
 
 
 def places(answers: Answers, text: str) -> list[tuple[int, int]]:
     """Where the answers of a question stand in a text: first character and the one behind the last, each place once.
 
-    Texts match as `found` has it, and patterns wherever they fit (all of `finditer`).
+    Texts match as `holding` has it, and patterns wherever they fit (all of `finditer`).
 
     Raises:
       TooSlowError: a regular expression takes too long.
@@ -134,19 +136,19 @@ def places(answers: Answers, text: str) -> list[tuple[int, int]]:
         compiled = [foreign_text.compiled(pattern, "") for pattern in answers.values]
         with time_limit(_SECONDS, f"in a paragraph {_too_slow(answers.values)}"):
             spans = [match.span() for pattern in compiled for match in pattern.finditer(plain) if match.group().strip()]
-        return sorted({(origins[start][0], origins[end - 1][1]) for start, end in spans})
-    held = words(text)
-    wanted_by = [tokens.split() for value in answers.values if (tokens := words(value)) in held]
-    if not wanted_by:  # most paragraphs
-        return []
-    tokens = [(match.group().lower(), *match.span()) for match in _tokens_of(plain)]
-    spans = set()
-    for wanted in wanted_by:
-        firsts = [place for place, (token, *_) in enumerate(tokens) if token == wanted[0]]
-        for place in firsts:
-            if [token for token, *_ in tokens[place : place + len(wanted)]] == wanted:
-                spans.add((origins[tokens[place][1]][0], origins[tokens[place + len(wanted) - 1][2] - 1][1]))
-    return sorted(spans)
+    else:
+        held = words(text)
+        if not (wanted_by := [tokens.split() for value in answers.values if (tokens := words(value)) in held]):
+            return []  # most paragraphs
+        matches = list(_tokens_of(plain))
+        tokens = [match.group().lower() for match in matches]
+        spans = [
+            (matches[place].start(), matches[place + len(wanted) - 1].end())
+            for wanted in wanted_by
+            for place, token in enumerate(tokens)
+            if token == wanted[0] and tokens[place : place + len(wanted)] == wanted
+        ]
+    return sorted({(origins[start][0], origins[end - 1][1]) for start, end in spans})
 
 
 def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
@@ -159,13 +161,6 @@ def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
         parts.append(unicodedata.normalize("NFD", text[start:end]))  # a letter with all its marks
         origins += [(start, end)] * len(parts[-1])
     return "".join(parts), origins
-
-
-def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[int], str]) -> list[int]:
-    compiled = [foreign_text.compiled(pattern, "") for pattern in patterns]
-    texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
-    with time_limit(_SECONDS, f"in the passages of a question {_too_slow(patterns)}"):
-        return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
 
 
 def _too_slow(patterns: Collection[str]) -> str:

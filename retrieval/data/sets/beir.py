@@ -41,7 +41,7 @@ _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run 
 
 
 class Stream:
-    """Candidates that are read anew whenever they are asked for: a collection may be larger than the memory."""
+    """Candidates that are read again whenever they are asked for: a collection may be larger than the memory."""
 
     def __init__(self, read: Callable[[], Iterator[Candidate]], count: int):
         self._read = read
@@ -133,11 +133,7 @@ def check_beginning(folder: Path) -> dict[str, Path]:
 
 
 def read_judged(folder: Path) -> Judged:
-    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten.
-
-    Raises:
-      UserError: as `read_folder`.
-    """
+    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten."""
     folder = Path(folder)
     texts = read_queries(_either(folder, "queries.jsonl"))
     ids, own, articles = [], {}, []
@@ -153,9 +149,7 @@ def read_judged(folder: Path) -> Judged:
 
 def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:
     """Query id -> row of the candidate that is the query itself, of the same id and text."""
-    return {
-        candidate.id: row for row, candidate in enumerate(candidates) if queries.get(candidate.id) == candidate.text
-    }
+    return {each.id: row for row, each in enumerate(candidates) if queries.get(each.id) == each.text}
 
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:
@@ -169,27 +163,21 @@ def write_folder(folder: Path, value: RetrievalSet) -> None:
             text = "\n".join(["\t".join(relevance.HEADER), *rows]) + "\n"
             (temporary / "qrels" / f"{rule}.tsv").write_text(text, encoding="utf-8")
         if value.answers:
-            _write_records(temporary / ANSWERS, itertools.starmap(_answer_record, value.answers.items()))
+            answers = (
+                {"_id": id, "patterns" if own.are_patterns else "answers": list(own.values)}
+                for id, own in value.answers.items()
+            )
+            _write_records(temporary / ANSWERS, answers)
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
-    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other.
-
-    Raises:
-      UserError: as `read_folder`.
-    """
-    for id, record, at in _records(path):
-        yield _candidate(id, record, at)
+    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other."""
+    return itertools.starmap(_candidate, _records(path))
 
 
 def parse_candidate(line: bytes, at: str) -> Candidate:
-    """One line of a corpus.jsonl, which was read at `at`.
-
-    Raises:
-      UserError: it is none.
-    """
-    record = _record(text_files.decoded(line, at), at)
-    return _candidate(_id(record, at), record, at)
+    """One line of a corpus.jsonl, which was read at `at`."""
+    return _candidate(*_record(text_files.decoded(line, at), at), at)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -210,18 +198,15 @@ def read_answers(path: Path) -> dict[str, Answers]:
     Raises:
       UserError: as `read_folder`, a pattern is no regular expression, or some lines have patterns and others answers.
     """
-    found: dict[str, Answers] = {}
+    answers: dict[str, Answers] = {}
     for id, record, at in _records(path):
-        found[id] = (
-            answer.of_patterns(text_files.strings(record, "patterns", at), at)
-            if "patterns" in record
-            else answer.of_texts(text_files.strings(record, "answers", at))
-        )
-        if found[id].are_patterns != next(iter(found.values())).are_patterns:
-            raise UserError(
-                f"{at}: patterns and answers are in one file; make two sets of it, for each is its own metric"
-            )
-    return found
+        if are_patterns := "patterns" in record:
+            answers[id] = answer.of_patterns(text_files.strings(record, "patterns", at), at)
+        else:
+            answers[id] = answer.of_texts(text_files.strings(record, "answers", at))
+        if are_patterns != next(iter(answers.values())).are_patterns:
+            raise UserError(f"{at}: patterns and answers in one file; make two sets of it: each has its own metric")
+    return answers
 
 
 def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
@@ -250,11 +235,15 @@ def without_empty(
     Raises:
       UserError: a document is there twice, a judgement is of an unknown query or candidate, or nothing is left.
     """
+
+    def has_text(candidate: Candidate) -> bool:
+        return bool((candidate.title or candidate.text).strip())
+
     documents, empty = set[str](), set[str]()
     for candidate in candidates():
         if candidate.id in documents or candidate.id in empty:
             raise UserError(f"{among}: the document '{candidate.id}' is there twice; ids must be distinct")
-        (documents if _has_text(candidate) else empty).add(candidate.id)
+        (documents if has_text(candidate) else empty).add(candidate.id)
     full = {id: text for id, text in queries.items() if text.strip()}
     counts = Counter({"empty documents, left out": len(empty), "empty queries, left out": len(queries) - len(full)})
     qrels = {}
@@ -268,12 +257,8 @@ def without_empty(
     if lone := len(full) - len(with_judgement):
         _log.warning("set %s: %d queries without a judgement, left out", name, lone)
     full = {id: text for id, text in full.items() if id in with_judgement}
-    texts = Stream(lambda: filter(_has_text, candidates()), len(documents))
+    texts = Stream(lambda: filter(has_text, candidates()), len(documents))
     return RetrievalSet(name, full, texts, qrels, left_out=dict(+counts))
-
-
-def _has_text(candidate: Candidate) -> bool:
-    return bool((candidate.title or candidate.text).strip())
 
 
 def check_id(id: str, name: str, at: str) -> str:
@@ -304,20 +289,20 @@ def _read_judgements(
     qrels = {}
     for rule, path in paths.items():
         if not rules or rule in rules:
-            found = relevance.read(path, relevance.judgements(path))
-            relevance.check_queries(found, queries, "queries.jsonl")
-            qrels[rule] = relevance.within(path, found, candidates, "corpus.jsonl", dropped)
-    known = {id: found for id, found in answers.items() if found.values}
+            judged = relevance.read(path, relevance.judgements(path))
+            relevance.check_queries(judged, queries, "queries.jsonl")
+            qrels[rule] = relevance.within(path, judged, candidates, "corpus.jsonl", dropped)
+    known = {id: own for id, own in answers.items() if own.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
-    judged = {id: text for id, text in queries.items() if id in kept}
-    return judged, qrels, {id: known[id] for id in judged if id in known}
+    queries = {id: text for id, text in queries.items() if id in kept}
+    return queries, qrels, {id: known[id] for id in queries if id in known}
 
 
 def _judging_files(folder: Path) -> tuple[dict[str, Path], Path | None]:
     """Rule -> the file of its judgements, of a BEIR folder; and its file of answers. One of both is there."""
-    found = [*folder.glob("qrels/*.tsv.gz"), *folder.glob("qrels/*.tsv")]
+    paths = [*folder.glob("qrels/*.tsv.gz"), *folder.glob("qrels/*.tsv")]
     # Beside a file, a Mac leaves one with what it knows of it: '._test.tsv'.
-    rules = {path.name.partition(".tsv")[0]: path for path in found if not path.name.startswith(".")}
+    rules = {path.name.partition(".tsv")[0]: path for path in paths if not path.name.startswith(".")}
     if not (rules or answers_file(folder)):
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     return dict(sorted(rules.items())), answers_file(folder)
@@ -325,59 +310,49 @@ def _judging_files(folder: Path) -> tuple[dict[str, Path], Path | None]:
 
 def answers_file(folder: Path) -> Path | None:
     """The file of answers of a BEIR folder, where there is one."""
-    return _plain_or_gzip(folder, ANSWERS)
-
-
-def _plain_or_gzip(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    return next((path for path in (folder / ANSWERS, folder / f"{ANSWERS}.gz") if path.is_file()), None)
 
 
 def _either(folder: Path, name: str) -> Path:
-    if path := _plain_or_gzip(folder, name):
-        return path
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
     raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
     """(id, JSON object, place) of each line, without those that say again what another one has said."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     first: dict[str, tuple[str, bytes]] = {}
     again = 0
     for at, line in text_files.lines(path):
-        record = _record(line, at)
-        id = _id(record, at)
-        if id in seen:
-            first = first or _first_lines(path)
-            if first[id][1] != hashing.digest(line):
-                raise UserError(
-                    f"{at}: the _id '{id}' is there twice, with something else at {first[id][0]}; ids must be distinct"
-                )
-            again += 1
+        id, record = _record(line, at)
+        if id not in ids:
+            ids.add(id)
+            yield id, record, at
             continue
-        seen.add(id)
-        yield id, record, at
+        first = first or _first_lines(path)
+        if first[id][1] != hashing.digest(line):
+            raise UserError(f"{at}: the _id '{id}' is there twice, with something else at {first[id][0]}; rename one")
+        again += 1
     relevance.log_again(path, "lines", again)
 
 
 def _first_lines(path: Path) -> dict[str, tuple[str, bytes]]:
     """Where each id stands first, and the digest of its line: dear, so only for a file that has one twice."""
-    found: dict[str, tuple[str, bytes]] = {}
+    lines: dict[str, tuple[str, bytes]] = {}
     for at, line in text_files.lines(path):
-        found.setdefault(_id(_record(line, at), at), (at, hashing.digest(line)))
-    return found
+        lines.setdefault(_record(line, at)[0], (at, hashing.digest(line)))
+    return lines
 
 
-def _record(line: str, at: str) -> Any:
-    return _renamed(foreign_json.parse(line, at))
-
-
-def _renamed(record: Any) -> Any:
-    """A record under our names, where it has those of `_OTHER_NAMES`."""
+def _record(line: str, at: str) -> tuple[str, dict[str, Any]]:
+    """The id of a record and the record under our names, where it has those of `_OTHER_NAMES`."""
+    record = foreign_json.parse(line, at)
     if isinstance(record, dict) and "_id" not in record:
-        for id, text in _OTHER_NAMES:
-            if id in record and text in record:
-                return record | {"_id": record[id], "text": record[text]}
-    return record
+        names = next((names for names in _OTHER_NAMES if record.keys() >= set(names)), None)
+        record = record | {"_id": record[names[0]], "text": record[names[1]]} if names else record
+    return _id(record, at), record
 
 
 def _candidate(id: str, record: Any, at: str) -> Candidate:
@@ -401,10 +376,6 @@ def _candidate_record(candidate: Candidate) -> dict[str, Any]:
     names = {"section": candidate.section, "article": candidate.article, "url": candidate.url}
     known = {field: name for field, name in names.items() if name}
     return {"_id": candidate.id, "title": candidate.title, **known, "text": candidate.text}
-
-
-def _answer_record(id: str, answers: Answers) -> dict[str, Any]:
-    return {"_id": id, "patterns" if answers.are_patterns else "answers": list(answers.values)}
 
 
 def _write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:

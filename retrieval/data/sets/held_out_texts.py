@@ -13,7 +13,7 @@ import dataclasses
 import heapq
 import itertools
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,15 @@ class HeldOutSentences(SetFormat):
     options = ("data.held_out",)
     holds_out = True
 
-    def read(self, value: float, given: Given) -> Iterator[RetrievalSet]:
-        yield held_out_sentences(given.corpus, value)
+    def read(self, value: float, context: Given) -> Iterator[RetrievalSet]:
+        yield held_out_sentences(context.corpus, value)
 
     def check(self, value: float, options: Options, has_corpus: bool) -> None:
         if not has_corpus:
             raise UserError("config.sets.sentences are of a prepared corpus, and no stage prepares one: set it to 0")
         if value > options["data.held_out"]:
-            raise UserError(
-                f"config.sets.sentences={value:g} are of passages that training holds out, and config.data.held_out="
-                f"{options['data.held_out']:g} holds out fewer: set both to {value:g}, or config.sets.sentences=0"
-            )
+            less = f"config.data.held_out={options['data.held_out']:g} is less: raise it"
+            raise UserError(f"config.sets.sentences={value:g} are of held-out passages, and {less}")
 
 
 def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
@@ -97,19 +95,24 @@ def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
     def passages() -> Iterator[Candidate]:
         return open_domain.corpus_passages(corpus, f"config.sets.sentences={share:g}")
 
-    held_out = (passage for passage in passages() if holdout.is_held_out(passage.id, share))
-    found = (item for passage in held_out if (item := _item(passage)))
-    drawn = heapq.nsmallest(_MOST, found, key=lambda item: (hashing.digest(item[0]), item[0]))
+    items = map(_item, (passage for passage in passages() if holdout.is_held_out(passage.id, share)))
+    drawn = heapq.nsmallest(_MOST, filter(None, items), key=lambda item: (hashing.digest(item[0]), item[0]))
     alone = _alone([sentence for _, sentence in drawn], passages())
-    asked = {id: sentence for id, sentence in drawn if sentence in alone}
-    if not asked:
-        raise UserError(
-            f"config.sets.sentences={share:g}: no sentence of a held-out passage asks for that alone: raise this and "
-            "config.data.held_out, or set config.sets.sentences=0"
-        )
-    candidates = Stream(lambda: (_without(passage, asked) for passage in passages()), sum(1 for _ in passages()))
-    queries = {f"q:{id}": sentence for id, sentence in asked.items()}
-    return RetrievalSet("sentences", queries, candidates, {"test": {f"q:{id}": {id: 1} for id in asked}})
+    sentence_of = {id: sentence for id, sentence in drawn if sentence in alone}
+    if not sentence_of:
+        problem = "no sentence of a held-out passage asks for that alone: raise this and config.data.held_out, or set 0"
+        raise UserError(f"config.sets.sentences={share:g}: {problem}")
+
+    def candidates() -> Iterator[Candidate]:
+        """The passages; one that is asked for lacks the sentence of its query."""
+        for passage in passages():
+            if own := sentence_of.get(passage.id):
+                passage = dataclasses.replace(passage, text=" ".join(each for each in _split(passage) if each != own))
+            yield passage
+
+    queries = {f"q:{id}": sentence for id, sentence in sentence_of.items()}
+    stream = Stream(candidates, sum(1 for _ in passages()))
+    return RetrievalSet("sentences", queries, stream, {"test": {f"q:{id}": {id: 1} for id in sentence_of}})
 
 
 def _split(passage: Candidate) -> list[str]:
@@ -135,13 +138,6 @@ def _alone(sentences: Iterable[str], passages: Iterable[Candidate]) -> set[str]:
     return {sentence for sentence, own in known.items() if counts[own] == 1}
 
 
-def _without(passage: Candidate, asked: Mapping[str, str]) -> Candidate:
-    """A candidate; one that is asked for lacks the sentence of its query."""
-    if passage.id not in asked:
-        return passage
-    return dataclasses.replace(passage, text=" ".join(s for s in _split(passage) if s != asked[passage.id]))
-
-
 @register
 class KnownItems(SetFormat):
     """The functions that `prepare` held out."""
@@ -153,28 +149,23 @@ class KnownItems(SetFormat):
     options = ("corpus", "prepare.held_out")
     holds_out = True
 
-    def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: bool, context: Given) -> Iterator[RetrievalSet]:
         def items() -> Iterator[Any]:
-            return itertools.chain.from_iterable(
-                map(corpus_kind.read_articles, corpus_kind.article_files(given.corpus))
-            )
+            files = corpus_kind.article_files(context.corpus)
+            return itertools.chain.from_iterable(map(corpus_kind.read_articles, files))
 
-        yield _asked_alone(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
+        yield _alone_in(pydocs.known_items(items()), (item for item in items() if isinstance(item, Article)))
 
     def check(self, value: bool, options: Options, has_corpus: bool) -> None:
         if not options["prepare.held_out"]:
-            raise UserError(
-                "config.sets.pydocs needs functions that are held out: set config.prepare.held_out, such as 0.2"
-            )
+            raise UserError("config.sets.pydocs are held-out functions: set config.prepare.held_out, such as 0.2")
 
 
-def _asked_alone(value: RetrievalSet, articles: Iterable[Article]) -> RetrievalSet:
+def _alone_in(value: RetrievalSet, articles: Iterable[Article]) -> RetrievalSet:
     """The set without the items whose query an article has."""
     occurrences = Occurrences(map(words, value.queries.values()))
     texts = (p.text for article in articles for section in article.sections for p in section.paragraphs)
-    shared = {found for text in texts for found in occurrences.inside(words(text))}
+    shared = {held for text in texts for held in occurrences.inside(words(text))}
     queries = {id: query for id, query in value.queries.items() if words(query) not in shared}
     candidates = [candidate for candidate in value.candidates if candidate.id in queries]
-    return dataclasses.replace(
-        value, queries=queries, candidates=candidates, qrels={"test": {id: {id: 1} for id in queries}}
-    )
+    return RetrievalSet(value.name, queries, candidates, {"test": {id: {id: 1} for id in queries}})

@@ -14,7 +14,7 @@ from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 
 _PREFIX = "ir:"
 _OF_EMPTY = "judgements of no document or query with a text, left out"
@@ -41,12 +41,10 @@ class IrDatasets(SetFormat):
             data = _opened(source)
             for kind in ("docs", "queries", "qrels"):
                 if not getattr(data, f"has_{kind}")():
-                    raise UserError(
-                        f"{source}: it has no {kind} in ir_datasets; name a part of it that has, such as test"
-                    )
+                    raise UserError(f"{source}: no {kind} in ir_datasets; name a part of it that has, such as test")
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        is_dropped = given.options[relevance.UNKNOWN] == relevance.DROP
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        is_dropped = context.options[relevance.UNKNOWN] == relevance.DROP
         for parent, rules in _by_documents(value).items():
             with _named(f"{_PREFIX}{parent}"):
                 yield _read(parent, rules, is_dropped)
@@ -54,14 +52,14 @@ class IrDatasets(SetFormat):
 
 def _by_documents(value: str) -> dict[str, dict[str, str]]:
     """The name of what has the documents -> rule of relevance -> the source that has its judgements."""
-    found: dict[str, dict[str, str]] = {}
+    parents: dict[str, dict[str, str]] = {}
     for source in split(value):
         name = source.removeprefix(_PREFIX)
         with _named(source):
             parent = _package().docs_parent_id(name)
         rule = name.removeprefix(parent).strip("/").replace("/", "-") or "test"
-        found.setdefault(parent, {})[rule] = source
-    return found
+        parents.setdefault(parent, {})[rule] = source
+    return parents
 
 
 def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
@@ -73,9 +71,8 @@ def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
         texts = {query.query_id: _text(query) for query in data.queries_iter()}
         queries |= dict.fromkeys((row[1] for row in rows), "") | queries | texts  # unknown ones count as empty
         judged[rule] = Path(source), rows
-    return beir.without_empty(
-        parent.replace("/", "-"), lambda: _candidates(first), queries, judged, parent, _OF_EMPTY, drops
-    )
+    name = parent.replace("/", "-")
+    return beir.without_empty(name, lambda: _candidates(first), queries, judged, parent, _OF_EMPTY, drops)
 
 
 def _candidates(source: str) -> Iterator[Candidate]:
@@ -106,15 +103,10 @@ def _named(source: str) -> Iterator[None]:
     except UserError:
         raise
     except KeyError as error:
-        raise UserError(
-            f"{source}: no data set of that name in ir_datasets; https://ir-datasets.com has the list"
-        ) from error
+        raise UserError(f"{source}: no such data set in ir_datasets; https://ir-datasets.com has the list") from error
     except Exception as error:  # of as many types as it has sources
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise UserError(
-            f"{source}: ir_datasets cannot fetch it ({said}); try again with a network, or set IR_DATASETS_HOME to a "
-            "folder that has it"
-        ) from error
+        remedy = "try again with a network, or set IR_DATASETS_HOME to a folder that has it"
+        raise UserError(f"{source}: ir_datasets cannot fetch it ({first_line(error)}); {remedy}") from error
 
 
 def _package() -> Any:

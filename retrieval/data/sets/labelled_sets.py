@@ -25,15 +25,15 @@ class LabelledSets(SetFormat):
     example = '{"query": "q", "positives": ["a"], "negatives": ["b"]}'
     options = labelled_format.OPTIONS
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        settings = Settings.of(given.options)
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        settings = Settings.of(context.options)
         for path in map(Path, split(value)):
-            with labelled_format.grouped([path], settings, given.folder, pool=_ALL) as (groups, counts):
-                found = grouping.evaluation_set(_name(path), groups)
+            with labelled_format.grouped([path], settings, context.folder, pool=_ALL) as (groups, counts):
+                own = grouping.evaluation_set(_name(path), groups)
             counts.log(str(path))
             way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
-            answers.warn_of_patterns(path, found.queries, found.answers, way_out)
-            yield found
+            answers.warn_of_patterns(path, own.queries, own.answers, way_out)
+            yield own
 
     def names(self, value: str) -> list[str]:
         return [_name(Path(path)) for path in split(value)]
@@ -45,17 +45,14 @@ class LabelledSets(SetFormat):
         settings = Settings.of(options)
         labelled_format.check(path, settings)
         if (shape := labelled_format.shape(path, settings)).is_scored:
-            raise UserError(
-                f"{path}: {shape.what}; a set needs right answers: name them by config.pairs.fields=query=COLUMN,"
-                "positive=COLUMN, or leave the file out"
-            )
+            remedy = "name them by config.pairs.fields=query=COLUMN,positive=COLUMN, or leave the file out"
+            raise UserError(f"{path}: {shape.what}; a set needs right answers: {remedy}")
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         """As `SetFormat.has_answers`: the first example tells."""
         paths = [path for path in map(Path, split(value)) if _name(path) == name and path.is_file()]
-        return any(
-            first.answers for path in paths for first in islice(labelled_format.sample(path, Settings.of(options)), 1)
-        )
+        samples = (labelled_format.sample(path, Settings.of(options)) for path in paths)
+        return any(first.answers for sample in samples for first in islice(sample, 1))
 
 
 def _name(path: Path) -> str:

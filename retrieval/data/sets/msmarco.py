@@ -10,8 +10,9 @@ pid and passage; MS MARCO's own files have none.
 """
 
 import array
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from retrieval.runtime import hashing
 
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
+Rows = Iterator[tuple[str, list[str]]]  # the fields of each line, after the place where it stands
 _REPEATED: dict[tuple[Path, int, int], frozenset[int]] = {}  # by path, size and time of a file
 _BEHIND_ID = re.compile(  # what people call the columns behind an id
     r"\s*(?:query|question|passage|document|text|contents?|body|title|url)(?:[ _-]text)?\s*", re.IGNORECASE
@@ -37,16 +39,20 @@ def read_collection(path: Path) -> Iterator[Candidate]:
       UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, an id is not
         one, or two lines say different things of it; with the line.
     """
-    again, names, is_empty = repeated(path, lambda: _rows(path), "passage id"), (), True
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        at = f"{path}, line {number}"
-        if number not in again and (text := text_files.decoded(line, at)):
-            names = names or _kind(text, at)
-            if not is_empty or not _names_columns(text):
-                is_empty = False
-                yield _passage(text, names, at)
-    if is_empty:
-        raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
+    for at, (id, *before, text) in distinct(path, lambda: _collection_rows(path), "passage id, tab, passage"):
+        name = "document id" if before else "passage id"
+        yield Candidate(beir.check_id(id, name, at), " ".join(filter(None, map(str.strip, before))), text)
+
+
+def _collection_rows(path: Path) -> Rows:
+    names, is_first = (), True
+    for at, line in text_files.lines(path):
+        if not names and not (names := _COLLECTIONS.get(line.count("\t") + 1, ())):
+            known = ", or ".join(f"{number} between tabs: {', '.join(each)}" for number, each in _COLLECTIONS.items())
+            raise UserError(f"{at}: {line.count(chr(9)) + 1} fields, expected {known}")
+        if not (is_first and _names_columns(line)):
+            yield at, fields(line.split("\t"), names, at)
+        is_first = False
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -56,9 +62,8 @@ def read_queries(path: Path) -> dict[str, str]:
     for at, line in text_files.lines(path):
         if not queries and _names_columns(line):
             continue
-        id, text = fields(line, ("query id", "query"), at)
-        if not text.strip():
-            raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
+        id, text = fields(line.split("\t"), ("query id", "query"), at)
+        text_files.required(text, f"query '{id}'", at)
         again += beir.check_id(id, "query id", at) in queries
         if queries.setdefault(id, text) != text:
             raise UserError(f"{at}: the query id '{id}' is there twice, with another query; ids must be distinct")
@@ -68,55 +73,46 @@ def read_queries(path: Path) -> dict[str, str]:
     return queries
 
 
-def repeated(path: Path, rows: Callable[[], Iterable[tuple[int, str, str]]], name: str) -> frozenset[int]:
-    """The numbers of lines that say again, word for word, what an earlier one says of the same id; the log counts them.
+def distinct(path: Path, rows: Callable[[], Rows], needed: str) -> Rows:
+    """The rows of a file, each after its place, without those that say again, word for word, what an earlier one says
+    of the same id, the first field; the log counts them.
 
-    A file is read for that once, and not held: a set of MS MARCO's 8.8 million ids would take a gigabyte.
+    A file is read for that once more, and not held: a set of MS MARCO's 8.8 million ids would take a gigabyte.
 
     Args:
-      rows: gives the number, the id and the text of each line.
-      name: of the id.
+      needed: what a line is, for errors.
 
     Raises:
-      UserError: two lines say different things of one id.
+      UserError: two rows say different things of one id, or there is none.
     """
-    if not path.is_file():  # which its reader tells
-        return frozenset()
+    again, is_empty = _repeated(path, rows) if path.is_file() else (), True
+    for number, row in enumerate(rows()):
+        if number not in again:
+            is_empty = False
+            yield row
+    if is_empty:
+        raise UserError(f"{path}: no passage in it; lines of {needed} are needed")
+
+
+def _repeated(path: Path, rows: Callable[[], Rows]) -> frozenset[int]:
+    """The numbers of the rows that are there again."""
     look = path.stat()
     if (key := (path, look.st_size, look.st_mtime_ns)) not in _REPEATED:
-        ids, texts, lines = array.array("Q"), array.array("Q"), array.array("Q")
-        for line, id, text in rows():
-            ids.append(hashing.number(id))
-            texts.append(hashing.number(text))
-            lines.append(line)
-        ids_N, texts_N, lines_N = (np.asarray(values, np.uint64) for values in (ids, texts, lines))
+        ids, texts = array.array("Q"), array.array("Q")
+        for _, values in rows():
+            ids.append(hashing.number(values[0]))
+            texts.append(hashing.number(*values))
+        ids_N, texts_N = np.asarray(ids, np.uint64), np.asarray(texts, np.uint64)
         _, first_N, row_N = np.unique(ids_N, return_index=True, return_inverse=True)
         first_N = first_N[row_N]
         again_N = np.flatnonzero(first_N != np.arange(len(ids_N)))
         if len(other := again_N[texts_N[again_N] != texts_N[first_N[again_N]]]):
-            line, before = lines_N[other[0]], lines_N[first_N[other[0]]]
-            raise UserError(
-                f"{path}, line {line}: its {name} is there twice, with something else at line {before}; ids must be "
-                "distinct"
-            )
-        _REPEATED[key] = frozenset(lines_N[again_N].tolist())
+            before, at = (next(itertools.islice(rows(), int(n), None))[0] for n in (first_N[other[0]], other[0]))
+            line = before.rpartition(", ")[2]
+            raise UserError(f"{at}: its id is there twice, with something else at {line}; ids must be distinct")
+        _REPEATED[key] = frozenset(again_N.tolist())
         relevance.log_again(path, "lines", len(again_N))
     return _REPEATED[key]
-
-
-def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        if text := text_files.decoded(line, f"{path}, line {number}"):
-            yield number, text.partition("\t")[0], text
-
-
-def _kind(line: str, at: str) -> Sequence[str]:
-    """The names of the fields of the collection that a line is of."""
-    count = line.count("\t") + 1
-    if count not in _COLLECTIONS:
-        known = ", or ".join(f"{number} between tabs: {', '.join(names)}" for number, names in _COLLECTIONS.items())
-        raise UserError(f"{at}: {count} fields, expected {known}")
-    return _COLLECTIONS[count]
 
 
 def _names_columns(line: str) -> bool:
@@ -125,14 +121,8 @@ def _names_columns(line: str) -> bool:
     return text_files.names_ids(id) and bool(others) and all(map(_BEHIND_ID.fullmatch, others))
 
 
-def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
-    id, *before, text = fields(line, names, at)
-    return Candidate(beir.check_id(id, names[0], at), " ".join(filter(None, map(str.strip, before))), text)
-
-
-def fields(line: str, names: Sequence[str], at: str) -> list[str]:
+def fields(values: list[str], names: Sequence[str], at: str) -> list[str]:
     """The fields of a line that was read at `at`, which must be as many as they have names."""
-    values = line.split("\t")
     if len(values) != len(names):
         raise UserError(f"{at}: {len(values)} fields, expected {len(names)} between tabs: {', '.join(names)}")
     return values

@@ -11,7 +11,7 @@ Documents come as tokens, some of them HTML tags, and spans as token numbers, in
 import collections
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, foreign_text, text_files
+from retrieval.parsing import foreign_text, text_files
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ _NO_SPACE_AFTER = re.compile(r"[(\[{$£€#`“‘]|``|-L[RSC]B-", re.IGNORECASE
 # How much text of the HTML may be without a token, such as the mark of a reference.
 _LONGEST_GAP = 40
 
+_LIKE = '{"example_id": 1, "question_text": ..., "document_text": ..., "annotations": [...]}'
+_OF_TFDS = "natural_questions"
 _YES_NO = ("NONE", "NO", "YES")
 
 
@@ -46,22 +48,29 @@ class _LeftOutError(Exception):
 
 
 class _Word(NamedTuple):
-    """A token that is no HTML tag: its number, and whether white space stands before it."""
+    """A token that is no HTML tag, as the data set and as print writes it; `is_parted` where a tag stands before it."""
 
     number: int
+    token: str
     text: str
-    is_spaced: bool
+    is_parted: bool
 
 
 class _Record(NamedTuple):
-    """What the three forms have in common. A long answer is read by `words`, first to last, HTML tags left out."""
+    """What the three forms have in common.
+
+    Attributes:
+      size: how many tokens there are.
+      token: a token by its number, and whether it is an HTML tag.
+      spaces: before which of the words of a long answer there is white space.
+    """
 
     at: str
     question: str
-    size: int
     annotations: list[Any]
-    token: Callable[[int], str]
-    words: Callable[[dict[str, Any]], Iterable[_Word]]
+    size: int
+    token: Callable[[int], tuple[str, bool]]
+    spaces: Callable[[dict[str, Any], list[_Word]], list[bool]]
 
 
 def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
@@ -87,20 +96,16 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     for reason, count in left_out.most_common():
         _log.info("Natural Questions: left out %d annotations: %s", count, reason)
     if not value.queries:
-        raise UserError(
-            f"{', '.join(map(str, paths)) or 'no Natural Questions file'}: not one question with a short answer in a "
-            f"paragraph ({dict(left_out)})"
-        )
+        named = ", ".join(map(str, paths)) or "no Natural Questions file"
+        raise UserError(f"{named}: not one question with a short answer in a paragraph ({dict(left_out)})")
     return value
 
 
-def check_file(path: Path) -> None:
-    """Reads the first record, to fail early."""
-    next(_json_records(path), None)
-
-
 def _paragraphs(path: Path | str, left_out: collections.Counter[str]) -> Iterator[reqa.Paragraph]:
-    records = _prepared_records(str(path)) if tfds_source.is_source(path) else _json_records(Path(path))
+    if tfds_source.is_source(path):
+        records = (_prepared_record(each, str(path)) for each in tfds_source.examples(str(path), _OF_TFDS))
+    else:
+        records = (_json_record(record, at) for at, record in text_files.objects(Path(path), _LIKE))
     for record in records:
         for annotation in record.annotations:
             try:
@@ -111,9 +116,17 @@ def _paragraphs(path: Path | str, left_out: collections.Counter[str]) -> Iterato
 
 def _paragraph(record: _Record, annotation: Any) -> reqa.Paragraph:
     long_answer, (start, end) = _answers(annotation, record)
+    words, is_parted = list[_Word](), False
+    for number in range(long_answer["start_token"], long_answer["end_token"]):
+        token, is_tag = record.token(number)
+        if is_tag:  # it parts words as white space does
+            is_parted = True
+        elif written := _WRITTEN.get(token, token).strip():
+            words.append(_Word(number, token, written, is_parted))
+            is_parted = False
     text, places = "", {}
-    for word in record.words(long_answer):
-        text += " " if text and word.is_spaced else ""
+    for word, has_space in zip(words, record.spaces(long_answer, words)):
+        text += " " if text and (has_space or word.is_parted) else ""
         places[word.number] = len(text), len(text) + len(word.text)
         text += word.text
     spans = [places[index] for index in range(start, end) if index in places]
@@ -138,7 +151,7 @@ def _answers(annotation: Any, record: _Record) -> tuple[dict[str, Any], tuple[in
         raise _LeftOutError("no short answer" if yes_no == "NONE" else "answered by yes or no")
     if len(spans) > 1:
         raise _LeftOutError("several short answers")
-    if record.token(start) != "<P>":
+    if record.token(start)[0] != "<P>":
         raise _LeftOutError("the long answer is not a paragraph")
     if not start <= spans[0][0] < spans[0][1] <= end:
         raise _LeftOutError("the short answer is outside of its paragraph")
@@ -155,106 +168,79 @@ def _span(answer: Any, record: _Record, what: str) -> tuple[int, int]:
 # The forms.
 
 
-def _json_records(path: Path) -> Iterator[_Record]:
-    is_empty = True
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        if line.strip():
-            is_empty = False
-            yield _json_record(line, f"{path}, line {number}")
-    if is_empty:
-        raise UserError(f"{path}: the file is empty; expected a record of Natural Questions a line")
-
-
-def _json_record(line: bytes, at: str) -> _Record:
-    record = foreign_json.parse(line, at, "is it Natural Questions?")
-    if not isinstance(record, dict) or type(record.get("example_id")) not in (int, str):
+def _json_record(record: dict[str, Any], at: str) -> _Record:
+    if type(record.get("example_id")) not in (int, str):
         raise UserError(f"{at}: the field 'example_id' is missing or not a JSON integer; is it Natural Questions?")
     at = f"{at}, example_id {record['example_id']}"
     question = text_files.required(text_files.string(record, "question_text", at), "question", at)
-    annotations = reqa.field(record, "annotations", list, at)
+    common = at, question, reqa.field(record, "annotations", list, at)
     if "document_text" in record:
         tokens = text_files.string(record, "document_text", at).split(" ")
-        return _Record(at, question, len(tokens), annotations, tokens.__getitem__, lambda a: _guessed_words(tokens, a))
+        return _Record(*common, len(tokens), lambda i: (tokens[i], bool(_HTML_TOKEN.fullmatch(tokens[i]))), _guessed)
     if "document_tokens" not in record:
         raise UserError(f"{at}: neither 'document_text' (simplified form) nor 'document_tokens' (full form) is there")
-    tokens = reqa.field(record, "document_tokens", list, at)
+    placed = reqa.field(record, "document_tokens", list, at)
+
+    def token(number: int) -> tuple[str, bool]:
+        here = f"{at}, token {number}"
+        return text_files.string(placed[number], "token", here), reqa.field(placed[number], "html_token", bool, here)
+
+    return _Record(*common, len(placed), token, lambda _, words: _placed(record, placed, words, at))
+
+
+def _prepared_record(example: dict[str, Any], source: str) -> _Record:
+    document, tokens = example["document"], example["document"]["tokens"]
+    annotations = [a | {"yes_no_answer": _YES_NO[a["yes_no_answer"] + 1]} for a in example["annotations"]]
     return _Record(
-        at,
-        question,
-        len(tokens),
+        f"{source}, example_id {example['id']}",
+        example["question"]["text"],
         annotations,
-        lambda index: text_files.string(tokens[index], "token", f"{at}, token {index}"),
-        lambda long_answer: _placed_words(tokens, record, long_answer, at),
+        len(tokens),
+        lambda number: (tokens[number]["token"], tokens[number]["is_html"]),
+        lambda long_answer, words: _sought(document, long_answer, words),
     )
 
 
-def _prepared_records(source: str) -> Iterator[_Record]:
-    for example in tfds_source.examples(source, "natural_questions"):
-        document, at = example["document"], f"{source}, example_id {example['id']}"
-        tokens = document["tokens"]
-        annotations = [a | {"yes_no_answer": _YES_NO[a["yes_no_answer"] + 1]} for a in example["annotations"]]
-        yield _Record(
-            at,
-            example["question"]["text"],
-            len(tokens),
-            annotations,
-            lambda index, tokens=tokens: tokens[index]["token"],
-            lambda long_answer, document=document: _sought_words(document, long_answer),
-        )
-
-
-def _placed_words(tokens: list[Any], record: Any, long_answer: dict[str, Any], at: str) -> Iterator[_Word]:
-    """Full form. White space in a tag is none, and a tag that is a token parts words as white space does."""
-    page = text_files.string(record, "document_html", at).encode()
-    last, is_parted = None, False
-    for index in range(long_answer["start_token"], long_answer["end_token"]):
-        token, here = tokens[index], f"{at}, token {index}"
-        if reqa.field(token, "html_token", bool, here):
-            is_parted = True
-            continue
-        start, end = (reqa.field(token, name, int, here) for name in ("start_byte", "end_byte"))
+def _placed(record: dict[str, Any], tokens: list[Any], words: list[_Word], at: str) -> list[bool]:
+    """Full form. White space in a tag is none."""
+    page, last, spaces = text_files.string(record, "document_html", at).encode(), None, []
+    for word in words:
+        here = f"{at}, token {word.number}"
+        start, end = (reqa.field(tokens[word.number], name, int, here) for name in ("start_byte", "end_byte"))
         if not 0 <= start <= end <= len(page):
             raise UserError(f"{here}: bytes {start} to {end} are out of range: the HTML has {len(page)}")
-        if text := _written(text_files.string(token, "token", here)):
-            gap = "" if last is None else _visible(page[last:start])
-            yield _Word(index, text, is_parted or _has_space(gap))
-            last, is_parted = end, False
+        spaces.append(last is not None and _has_space(_visible(page[last:start])))
+        last = end
+    return spaces
 
 
-def _guessed_words(tokens: list[str], long_answer: dict[str, Any]) -> Iterator[_Word]:
+def _guessed(long_answer: dict[str, Any], words: list[_Word]) -> list[bool]:
     """Simplified form. Words are set as in English print: no space before a comma, none after a bracket opens."""
-    before, is_parted = "", False
-    for index in range(long_answer["start_token"], long_answer["end_token"]):
-        token = tokens[index]
-        if _HTML_TOKEN.fullmatch(token):
-            is_parted = True
-        elif text := _written(token):
-            is_joined = _NO_SPACE_AFTER.fullmatch(before) or _NO_SPACE_BEFORE.fullmatch(token)
-            yield _Word(index, text, is_parted or not is_joined)
-            before, is_parted = token, False
+    before = ["", *(word.token for word in words)]
+    return [
+        not (_NO_SPACE_AFTER.fullmatch(last) or _NO_SPACE_BEFORE.fullmatch(word.token))
+        for last, word in zip(before, words)
+    ]
 
 
-def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iterator[_Word]:
+def _sought(document: dict[str, Any], long_answer: dict[str, Any], words: list[_Word]) -> list[bool]:
     """TFDS. Every word is looked for in the visible text of the long answer, close behind the word before it.
 
     A word may not be there as it stands: a dash may be written '--'. It is then taken to be where the next one is
     sought.
     """
     visible = _visible(document["html"].encode()[long_answer["start_byte"] : long_answer["end_byte"]])
-    last, is_parted, misses = 0, False, []
-    for index in range(long_answer["start_token"], long_answer["end_token"]):
-        token = document["tokens"][index]
-        if token["is_html"]:
-            is_parted = True
-        elif text := _written(token["token"]):
-            start = len(visible) - len(visible[last:].lstrip())
-            places = [visible.find(form, start, start + _LONGEST_GAP + len(form)) for form in (token["token"], text)]
-            place = min((f for f in places if f >= 0), default=-1)
-            yield _Word(index, text, is_parted or _has_space(visible[last : max(place, start)]))
-            last, is_parted = (start if place < 0 else place + len(text)), False
-            misses.append(place < 0)
-    if sum(misses) > len(misses) / 2:
+    last, spaces, misses = 0, [], 0
+    for word in words:
+        start = len(visible) - len(visible[last:].lstrip())
+        places = [visible.find(form, start, start + _LONGEST_GAP + len(form)) for form in (word.token, word.text)]
+        place = min((place for place in places if place >= 0), default=-1)
+        spaces.append(_has_space(visible[last : max(place, start)]))
+        last = start if place < 0 else place + len(word.text)
+        misses += place < 0
+    if misses > len(words) / 2:
         raise _LeftOutError("the words of the paragraph are not in its HTML")
+    return spaces
 
 
 def _visible(page: bytes) -> str:
@@ -266,11 +252,6 @@ def _has_space(text: str) -> bool:
     return any(map(str.isspace, text))
 
 
-def _written(token: str) -> str:
-    """A token as it is in print; empty if nothing is to be seen of it."""
-    return _WRITTEN.get(token, token).strip()
-
-
 @register
 class NaturalQuestions(SetFormat):
     """The format 'nq'."""
@@ -279,18 +260,17 @@ class NaturalQuestions(SetFormat):
     what = "Natural Questions, full or simplified, or TFDS, as ReQA"
     setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
-    tfds = "natural_questions"
+    tfds = _OF_TFDS
     is_answered = True
     options = reqa.SENTENCES
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        found = read_nq(split(value))
-        yield reqa.sentences_alone(found) if given.options["sets.reqa_sentences"] else found
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        whole = read_nq(split(value))
+        yield reqa.sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
         reqa.check_sentences(options)
-        tfds_source.open_all(split(value), self.tfds)
 
     def check_path(self, path: Path, options: Options) -> None:
-        check_file(path)
+        next(text_files.objects(path, _LIKE), None)

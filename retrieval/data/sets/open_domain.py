@@ -30,10 +30,8 @@ def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed:
     fresh = (pair for pair in _pairs(passages, set(value.queries.values()), texts) if pair.title not in known)
     drawn = heapq.nsmallest(count, fresh, key=lambda pair: (hashing.digest(f"{seed} {pair.id}"), pair.id))
     if len(drawn) < count:
-        raise UserError(
-            f"config.sets.distractors={count}: the corpus has only {len(drawn)} (sentence, passage) pairs; "
-            "ask for fewer, or prepare a larger corpus"
-        )
+        problem = f"the corpus has only {len(drawn)} (sentence, passage) pairs; ask for fewer, or prepare a larger one"
+        raise UserError(f"config.sets.distractors={count}: {problem}")
     candidates = Stream(lambda: itertools.chain(value.candidates, drawn), len(value.candidates) + len(drawn))
     return dataclasses.replace(value, candidates=candidates)
 

@@ -81,29 +81,23 @@ class ParquetSets(SetFormat):
     example = "corpus/test-00000-of-00001.parquet with the columns _id, text"
     of_folders = True
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        for source in split(value):
-            for place in _places(source):
-                yield _read(place)
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        yield from map(_read, _all_places(value))
 
     def names(self, value: str) -> list[str]:
-        return [place.name for source in split(value) for place in _places(source)]
+        return [place.name for place in _all_places(value)]
 
     def inputs(self, value: str, options: Options) -> list[Path]:
-        places = [place for source in split(value) for place in _places(source)]
-        return [
-            path for place in places for paths in (place.corpus, place.queries, *place.qrels.values()) for path in paths
-        ]
+        of_places = ([place.corpus, place.queries, *place.qrels.values()] for place in _all_places(value))
+        return [path for kinds in of_places for paths in kinds for path in paths]
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         checked("config.sets.parquet", [source for source in split(value) if not hub.is_name(source)], of_folders=True)
-        for source in split(value):
-            _places(source)
+        _all_places(value)
 
 
-def is_folder(folder: Path) -> bool:
-    """Whether a folder has a corpus as Parquet."""
-    return bool(_splits(folder, CORPUS))
+def _all_places(value: str) -> list[_Place]:
+    return [place for source in split(value) for place in _places(source)]
 
 
 def _places(source: str) -> list[_Place]:
@@ -114,55 +108,46 @@ def _places(source: str) -> list[_Place]:
     """
     folder = hub.data_set(source, _PATTERNS) if hub.is_name(source) else Path(source)
     last = source.removeprefix(hub.PREFIX).partition("@")[0] if hub.is_name(source) else str(folder.resolve())
-    found = {kind: _splits(folder, kind) for kind in _FOLDERS}
-    for kind, of_kind in found.items():
+    splits = {kind: _splits(folder, kind) for kind in _FOLDERS}
+    for kind, of_kind in splits.items():
         if not of_kind:
             names = " nor ".join(_FOLDERS[kind])
             raise UserError(f"{source}: no Parquet file in {names}; an evaluation set has {kind}/SPLIT.parquet")
-    corpus, queries, qrels = found.values()
+    corpus, queries, qrels = splits.values()
     if len(corpus) == len(queries) == 1 and not corpus.keys() == queries.keys() == qrels.keys() - _OF_ONE_SET:
         rules = {_TEST: next(iter(qrels.values()))} if len(qrels) == 1 else qrels
         (of_corpus,), (of_queries,) = corpus.values(), queries.values()
         return [_Place(last.rpartition("/")[2], of_corpus, of_queries, rules)]
     for name in qrels:
-        if lacking := [kind for kind in (CORPUS, QUERIES) if name not in found[kind]]:
-            raise UserError(
-                f"{source}: the split '{name}' of qrels has no {lacking[0]}; there are {listed(found[lacking[0]])}"
-            )
+        if lacking := [kind for kind in (CORPUS, QUERIES) if name not in splits[kind]]:
+            there = listed(splits[lacking[0]])
+            raise UserError(f"{source}: the split '{name}' of qrels has no {lacking[0]}; there are {there}")
     return [_Place(name, corpus[name], queries[name], {_TEST: paths}) for name, paths in qrels.items()]
 
 
 def _splits(folder: Path, kind: str) -> _Files:
     for name in _FOLDERS[kind]:
-        matches = [
-            (match[1], path) for path in sorted((folder / name).glob("*")) if (match := _SPLIT.fullmatch(path.name))
-        ]
-        if matches:
-            return {split: [path for other, path in matches if other == split] for split, _ in matches}
+        files: _Files = {}
+        for path in sorted((folder / name).glob("*")):
+            if match := _SPLIT.fullmatch(path.name):
+                files.setdefault(match[1], []).append(path)
+        if files:
+            return files
     return {}
 
 
 def _read(place: _Place) -> RetrievalSet:
     queries = {candidate.id: candidate.text for candidate in _texts(place.queries, has_titles=False)}
     judged = {rule: (paths[0], list(_judgements(paths))) for rule, paths in place.qrels.items()}
-    found = beir.without_empty(place.name, lambda: _texts(place.corpus), queries, judged, CORPUS, _OF_EMPTY)
+    value = beir.without_empty(place.name, lambda: _texts(place.corpus), queries, judged, CORPUS, _OF_EMPTY)
     relevant = sum(row[3] > 0 for _, rows in judged.values() for row in rows)
-    documents = len(found.candidates) + found.left_out.get("empty documents, left out", 0)
-    _check_size(place, Size(len(queries), documents, relevant))
-    return found
-
-
-def _check_size(place: _Place, size: Size) -> None:
-    """Warns of a published set that is not what was published: its numbers do not compare."""
-    published = NANOBEIR.get(place.name)
-    if published and size != published:
+    size = Size(len(queries), len(value.candidates) + value.left_out.get("empty documents, left out", 0), relevant)
+    if size != (published := NANOBEIR.get(place.name, size)):
         _log.warning(
-            "set %s: %d queries, %d documents and %d relevant ones, and the published set has %d, %d and %d: "
-            "its values do not compare with those of others",
-            place.name,
-            *size,
-            *published,
+            "set %s: %d queries, %d documents, %d relevant ones, published with %d, %d and %d: they do not compare",
+            *(place.name, *size, *published),
         )
+    return value
 
 
 def _texts(paths: Sequence[Path], has_titles: bool = True) -> Iterator[Candidate]:
@@ -191,9 +176,9 @@ def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:
         names = [_column(path, there, "query-id"), _column(path, there, "corpus-id", "positive-corpus-ids")]
         graded = relevance.HEADER[2] in there
         for at, row in parquet_files.rows(path, [*names, *relevance.HEADER[2:]] if graded else names):
-            query, found = (row[name] for name in names)
+            query, ids = (row[name] for name in names)
             grade = relevance.grade(str(row[relevance.HEADER[2]]), at) if graded else 1
-            for id in found if isinstance(found, list) else [found]:
+            for id in ids if isinstance(ids, list) else [ids]:
                 yield at, scalars.of_value(query, names[0], at), scalars.of_value(id, names[1], at), grade
 
 

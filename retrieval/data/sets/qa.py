@@ -13,12 +13,11 @@ passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and
 
 import ast
 import collections
-import functools
 import itertools
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +27,15 @@ from retrieval.data.sets import answers as answer
 from retrieval.data.sets import beir, msmarco, open_domain, splits, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, scalars, text_files
+from retrieval.parsing import scalars, text_files
 from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 
+_SEE = "docs/reference/formats.md shows what such files look like"
+_PATTERNS = "sets.qa_patterns"
 _CORPUS = "corpus"  # stands for the passages of the run's corpus
 _NQ_OPEN = '{"question": "q", "answer": ["a", "b"]}'
 _PASSAGE_FIELDS = ["id", "text", "title"]
@@ -42,13 +43,8 @@ _TREC_FIELDS = ("question number", "kind", "question", "regular expression")
 _BARE_TAB = re.compile(r"(?<!\\)\t")
 
 
-class Record(NamedTuple):
-    """A question with its answers as it was read at `at`; its id is empty where the file has none."""
-
-    at: str
-    id: str
-    question: str
-    answers: list[str]
+# Where a question stands, its id, which is empty where the file has none, the question and its answers.
+Record = tuple[str, str, str, list[str]]
 
 
 class QuestionFormat(NamedTuple):
@@ -67,16 +63,6 @@ class QuestionFormat(NamedTuple):
     example: str
     read: Callable[[Path], Iterator[Record]]
     has_patterns: bool = False
-
-
-def set_of(
-    name: str, passages: Callable[[], Iterable[Candidate]], queries: dict[str, str], answers: dict[str, Answers]
-) -> RetrievalSet:
-    """Questions with their answers over some passages, which are not held in memory; there is no judgement."""
-    count = sum(1 for _ in passages())
-    if not count:
-        raise UserError(f"set '{name}' has no passage to find answers in")
-    return RetrievalSet(name, queries, Stream(lambda: iter(passages()), count), {}, answers)
 
 
 def read_passages(path: Path) -> Iterator[Candidate]:
@@ -109,21 +95,19 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
     for path in paths:
         counts: collections.Counter[str] = collections.Counter()
         own: dict[str, None] = {}  # the ids of its questions, in order
-        for (at, id, question, texts), found in _answered(path, are_patterns):
+        for (at, id, question, texts), of_file in _answered(path, are_patterns):
             text_files.required(question, "question", at)
             id = beir.check_id(id or hashing.digest(question).hex(), "question id", at)
             counts["questions that are there again, whose answers are joined"] += question in ids
-            counts["answers without a word, left out"] += len(set(texts)) - len(found.values)
+            counts["answers without a word, left out"] += len(set(texts)) - len(of_file.values)
             id = ids.setdefault(question, id)
             if queries.setdefault(id, question) != question:
                 raise UserError(f"{at}: the question id '{id}' is there twice; ids must be distinct")
-            before = answers.setdefault(id, found)
-            if before.are_patterns != found.are_patterns:
-                raise UserError(
-                    f"{at}: the answers of the question '{question[:80]}' are regular expressions in one file of "
-                    "questions, and texts in another; leave one of the files out"
-                )
-            answers[id] = before._replace(values=tuple(dict.fromkeys(before.values + found.values)))
+            before = answers.setdefault(id, of_file)
+            if before.are_patterns != of_file.are_patterns:
+                both = "regular expressions in one file of questions, and texts in another; leave one of them out"
+                raise UserError(f"{at}: the answers of '{question[:80]}' are {both}")
+            answers[id] = before._replace(values=tuple(dict.fromkeys(before.values + of_file.values)))
             own[id] = None
         known = {id: answers[id] for id in own if answers[id].values}
         counts["questions without an answer, left out"] = len(own) - len(known)
@@ -131,11 +115,9 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
             if number:
                 _log.warning("%s: %d %s", path, number, what)
         if not known:
-            raise UserError(
-                f"{path}: not one question with an answer; docs/reference/formats.md shows what such files look like"
-            )
+            raise UserError(f"{path}: not one question with an answer; {_SEE}")
         answer.warn_of_patterns(path, queries, known, "set config.sets.qa_patterns=True")
-    answers = {id: found for id, found in answers.items() if found.values}
+    answers = {id: known for id, known in answers.items() if known.values}
     return {id: queries[id] for id in answers}, answers
 
 
@@ -146,45 +128,38 @@ def check_beginning(path: Path, are_patterns: bool = False) -> None:
 
 def _answered(path: Path, are_patterns: bool) -> Iterator[tuple[Record, Answers]]:
     """Each question with its answers: JSON is known by its first character, other files by the number of columns."""
-    first, by_columns = text_files.first_character(path), {2: "dpr", 4: "curated_trec"}
-    if not (name := {"{": "nq_open", "[": "web_questions"}.get(first)):
+    if not (name := {"{": "nq_open", "[": "web_questions"}.get(text_files.first_character(path))):
         _, line = next(text_files.lines(path), ("", ""))
         columns = len(_BARE_TAB.split(line))
-        if not (name := by_columns.get(columns)):
-            raise UserError(
-                f"{path}, line 1: no format of questions that is known, {columns} fields between tabs; "
-                "docs/reference/formats.md shows what they look like"
-            )
+        if not (name := {2: "dpr", 4: "curated_trec"}.get(columns)):
+            raise UserError(f"{path}, line 1: no known format of questions, {columns} fields between tabs; {_SEE}")
     form = QUESTIONS[name]
     for record in form.read(path):
-        is_text = not (are_patterns or form.has_patterns)
-        yield record, answer.of_texts(record.answers) if is_text else answer.of_patterns(record.answers, record.at)
+        at, *_, texts = record
+        has_patterns = are_patterns or form.has_patterns
+        yield record, answer.of_patterns(texts, at) if has_patterns else answer.of_texts(texts)
 
 
 def _nq_open(path: Path) -> Iterator[Record]:
-    for at, line in text_files.lines(path):
-        record = foreign_json.parse(line, at)
-        field = "answer" if isinstance(record, dict) and "answer" in record else "answers"
-        if not isinstance(record, dict) or not isinstance(record.get(field), list):
+    for at, record in text_files.objects(path, _NQ_OPEN):
+        field = "answer" if "answer" in record else "answers"
+        if not isinstance(record.get(field), list):
             raise UserError(f"{at}: no question of NQ-open, a line such as {_NQ_OPEN}; is it of another data set?")
-        yield Record(at, "", text_files.string(record, "question", at), text_files.strings(record, field, at))
+        yield at, "", text_files.string(record, "question", at), text_files.strings(record, field, at)
 
 
 def _web_questions(path: Path) -> Iterator[Record]:
     for at, record in json_array.read(path):
         if "positive_ctxs" in record:
-            raise UserError(
-                f"{at}: that is an example of DPR with its passages; such files go into config.sets.labelled or "
-                "config.pairs.files"
-            )
+            raise UserError(f"{at}: an example of DPR with its passages; name it in config.sets.labelled or pairs")
         id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
         question = "question" if "qText" not in record and "question" in record else "qText"
-        yield Record(at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at))
+        yield at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at)
 
 
 def _dpr_questions(path: Path) -> Iterator[Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
-        yield Record(at, "", question, _texts_of(literal, at))
+        yield at, "", question, _texts_of(literal, at)
 
 
 def _curated_trec(path: Path) -> Iterator[Record]:
@@ -194,7 +169,7 @@ def _curated_trec(path: Path) -> Iterator[Record]:
             names = ", ".join(_TREC_FIELDS)
             raise UserError(f"{at}: no question of CuratedTREC: {len(_TREC_FIELDS)} fields between tabs, {names}")
         id, _, question, pattern = fields
-        yield Record(at, beir.check_id(id, "question number", at), question, [pattern])
+        yield at, beir.check_id(id, "question number", at), question, [pattern]
 
 
 def _texts_of(literal: str, at: str) -> list[str]:
@@ -204,42 +179,23 @@ def _texts_of(literal: str, at: str) -> list[str]:
             warnings.simplefilter("ignore")  # that '\\d' is no escape
             values = ast.literal_eval(literal)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise UserError(
-            f"{at}: the answers are no Python list ({type(error).__name__}): ['a', 'b'] is needed"
-        ) from error
+        name = type(error).__name__
+        raise UserError(f"{at}: the answers are no Python list ({name}): ['a', 'b'] is needed") from error
     return text_files.strings({"answers": values}, "answers", at)
 
 
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
-    again, is_empty = msmarco.repeated(path, lambda: _numbered_rows(path), "passage id"), True
-    for line, at, (id, text, title) in _passage_rows(path):
-        if line not in again:
-            is_empty = False
-            yield Candidate(beir.check_id(id, "passage id", at), title, text)
-    if is_empty:
-        raise UserError(f"{path}: no passage in it; lines of {', '.join(_PASSAGE_FIELDS)} with tabs between are needed")
+    def rows() -> msmarco.Rows:  # below their names
+        return itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None)
+
+    for at, (id, text, title) in msmarco.distinct(path, rows, f"{', '.join(_PASSAGE_FIELDS)} with tabs between"):
+        yield Candidate(beir.check_id(id, "passage id", at), title, text)
 
 
-def _numbered_rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    return ((line, fields[0], "\t".join(fields)) for line, _, fields in _passage_rows(path))
-
-
-def _passage_rows(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """The number of the line, the place and the fields of each row below their names."""
-    for at, fields in itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None):
-        yield int(at.rpartition(" ")[2]), at, fields
-
-
-def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each row of fields with tabs between them, after the place where it begins.
-
-    A field in quotation marks may hold whatever, quotation marks doubled.
-    """
-    names = list(names)
-    for at, fields in text_files.table_rows(path, lambda first: {"delimiter": "\t"}):
-        if len(fields) != len(names):
-            raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
-        yield at, fields
+def _quoted_rows(path: Path, names: Sequence[str]) -> msmarco.Rows:
+    """Each row of fields with tabs between them; one in quotation marks may hold whatever, quotation marks doubled."""
+    for at, values in text_files.table_rows(path, lambda first: {"delimiter": "\t"}):
+        yield at, msmarco.fields(values, names, at)
 
 
 QUESTIONS = {
@@ -251,10 +207,7 @@ QUESTIONS = {
     ),
     "nq_open": QuestionFormat("NQ-open, JSON lines", "NQ-open.dev.jsonl", _NQ_OPEN, _nq_open),
     "web_questions": QuestionFormat(
-        "WebQuestions, one array",
-        "test.json",
-        '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]',
-        _web_questions,
+        "WebQuestions, one array", "test.json", '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]', _web_questions
     ),
     "curated_trec": QuestionFormat(
         "CuratedTREC, TSV with regular expressions",
@@ -266,12 +219,20 @@ QUESTIONS = {
 }
 
 
-def passages_of(name: str, value: str, given: Given) -> Callable[[], Iterator[Candidate]]:
-    """What reads the passages that a field of a name begins with."""
-    passages = source_paths.split(value)[0]
-    if passages == _CORPUS:
-        return functools.partial(open_domain.corpus_passages, given.corpus, f"config.sets.{name}={_CORPUS}")
-    return functools.partial(read_passages, Path(passages))
+def _over_passages(
+    field: str, name: str, value: str, context: Given, queries: dict[str, str], answers: dict[str, Answers]
+) -> RetrievalSet:
+    """Questions over the passages that a field begins with, which are not held in memory; without judgements."""
+    first = source_paths.split(value)[0]
+
+    def passages() -> Iterator[Candidate]:
+        if first != _CORPUS:
+            return read_passages(Path(first))
+        return open_domain.corpus_passages(context.corpus, f"config.sets.{field}={_CORPUS}")
+
+    if not (count := sum(1 for _ in passages())):
+        raise UserError(f"set '{name}' has no passage to find answers in; name another file")
+    return RetrievalSet(name, queries, Stream(passages, count), {}, answers)
 
 
 @register
@@ -282,16 +243,16 @@ class OpenDomain(SetFormat):
     what = "open-domain questions with answers (below), over DPR's passages or the run's corpus"
     setting = "--config.sets.qa=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
     example = "id⇥text⇥title"
-    options = ("sets.qa_patterns",)
+    options = (_PATTERNS,)
     is_judged = False
     parts = ("passages", "questions")
     repeats_last = True
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        questions = source_paths.split(value)[1:]
-        for name, path in zip(self.names(value), questions):
-            asked = read_questions([Path(path)], given.options["sets.qa_patterns"])
-            yield set_of(name, passages_of(self.name, value, given), *asked)
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        for name, path in zip(self.names(value), source_paths.split(value)[1:]):
+            yield _over_passages(
+                self.name, name, value, context, *read_questions([Path(path)], context.options[_PATTERNS])
+            )
 
     def names(self, value: str) -> list[str]:
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
@@ -305,10 +266,7 @@ class OpenDomain(SetFormat):
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
         if source_paths.split(value)[0] == _CORPUS and not has_corpus:
-            raise UserError(
-                f"config.sets.{self.name}={value}: 'corpus' is the prepared corpus, and no stage prepares one: add "
-                "'prepare' to config.stages, or set config.base to a run that has it"
-            )
+            raise UserError(f"config.sets.{self.name}={value}: 'corpus' {NOT_PREPARED}")
 
 
 @register
@@ -322,18 +280,15 @@ class HeldOut(OpenDomain):
     what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
     setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        paths = [Path(path) for path in source_paths.split(value)[1:]]
-        queries, answers = read_questions(paths, given.options["sets.qa_patterns"])
-        held_out = [id for id, is_dev in zip(queries, splits.is_of_orqa_dev(list(queries.values()))) if is_dev]
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        paths = map(Path, source_paths.split(value)[1:])
+        queries, answers = read_questions(paths, context.options[_PATTERNS])
+        held_out = list(itertools.compress(queries, splits.is_of_orqa_dev(list(queries.values()))))
         if not held_out:
-            raise UserError(
-                f"config.sets.{self.name}={value}: ORQA holds out none of these {len(queries)} questions; it takes "
-                "about a tenth: name files with more of them, or leave the set out"
-            )
-        (name,) = self.names(value)
+            problem = f"ORQA holds out none of these {len(queries)} questions, but a tenth of many; name more files"
+            raise UserError(f"config.sets.{self.name}={value}: {problem}")
         of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
-        yield set_of(name, passages_of(self.name, value, given), *of_dev)
+        yield _over_passages(self.name, "qa-dev", value, context, *of_dev)
 
     def names(self, value: str) -> list[str]:
         return ["qa-dev"]

@@ -37,17 +37,17 @@ def read(path: Path, rows: Iterable[Row]) -> Placed:
     Raises:
       UserError: two lines say different things, or there is none.
     """
-    found: Placed = {}
+    judged: Placed = {}
     again = 0
     for at, query, candidate, score in rows:
-        grades = found.setdefault(query, {})
+        grades = judged.setdefault(query, {})
         again += candidate in grades
         if grades.setdefault(candidate, (score, at))[0] != score:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
     log_again(path, "judgements", again)
-    if not found:
+    if not judged:
         raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
-    return found
+    return judged
 
 
 def check_queries(judged: Placed, queries: Collection[str], among: str) -> None:
@@ -57,7 +57,7 @@ def check_queries(judged: Placed, queries: Collection[str], among: str) -> None:
         raise UserError(f"{at}: the query '{unknown}' is not in {among}; add it there, or drop the line")
 
 
-def within(path: Path, found: Placed, candidates: Collection[str], among: str, dropped: Counter[str] | None) -> Qrels:
+def within(path: Path, judged: Placed, candidates: Collection[str], among: str, dropped: Counter[str] | None) -> Qrels:
     """Query id -> candidate id -> grade, of the judgements of a file.
 
     Args:
@@ -68,26 +68,22 @@ def within(path: Path, found: Placed, candidates: Collection[str], among: str, d
       UserError: a candidate is unknown, or no judgement is left, or none above 0.
     """
     qrels: Qrels = {}
-    for query, grades in found.items():
+    for query, grades in judged.items():
         for candidate, (grade, at) in grades.items():
             if candidate in candidates:
                 qrels.setdefault(query, {})[candidate] = grade
             elif dropped is None:
-                raise UserError(
-                    f"{at}: the candidate '{candidate}' is not in {among}; are the judgements of another collection? "
-                    f"{DROP_ALL} leaves such judgements out"
-                )
+                problem = f"the candidate '{candidate}' is not in {among}"
+                raise UserError(f"{at}: {problem}; is it another collection? {DROP_ALL} leaves such judgements out")
             else:
                 dropped[OUTSIDE] += 1
                 dropped[RELEVANT_OUTSIDE] += grade > 0
-    if dropped is not None and (lost := len(found) - len(qrels)):
+    if dropped is not None and (lost := len(judged) - len(qrels)):
         dropped[LOST] += lost
     if not qrels:
         raise UserError(f"{path}: no judgement is of a candidate in {among}; are they of one collection?")
-    if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
-        raise UserError(
-            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
-        )
+    if max(grade for grades in qrels.values() for grade in grades.values()) <= 0:
+        raise UserError(f"{path}: no grade of the queries that are asked is above 0; write 1 for relevant")
     return qrels
 
 

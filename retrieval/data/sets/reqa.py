@@ -18,7 +18,7 @@ from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.parsing import foreign_json, text_files
 from retrieval.runtime import hashing
@@ -70,21 +70,14 @@ def read_squad(
         `tfds_source.examples`.
     """
     articles: dict[str, bool] = {}
-
-    def taken() -> Iterator[Paragraph]:
-        for path in paths:
-            for paragraph in paragraphs(path):
-                if articles.setdefault(paragraph.article, is_asked(paragraph.article)):
-                    yield paragraph
-
-    value = build("reqa", taken())
-    if left_out := sum(not taken for taken in articles.values()):
+    of_files = (paragraph for path in paths for paragraph in paragraphs(path))
+    value = build("reqa", (p for p in of_files if articles.setdefault(p.article, is_asked(p.article))))
+    if left_out := list(articles.values()).count(False):
         _log.warning("ReQA: left out %d of %d articles, which the corpus does not have", left_out, len(articles))
     if not value.queries:
         needed = "an article that the corpus has" if left_out else "an answer"
-        raise UserError(
-            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with {needed}; name a file of SQuAD"
-        )
+        named = ", ".join(map(str, paths)) or "no SQuAD file"
+        raise UserError(f"{named}: not one question with {needed}; name a file of SQuAD")
     return value
 
 
@@ -99,24 +92,20 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     fine-tuning. The rule 'sentence' takes every candidate with the text of a gold sentence, whatever its paragraph
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
-    with_question = (paragraph for paragraph in paragraphs if paragraph.questions)
-    value = _asked(name, relevance.PAIR, with_question, _sentence_pairs)
+    value = _judged(name, relevance.PAIR, (each for each in paragraphs if each.questions), _sentence_pairs)
     if value.queries and value.left_out:
         counts = (value.left_out.get(what, 0) for what in (_MISPLACED, _UNANSWERED))
         _log.warning("ReQA: left out %d misplaced answers, %d questions with no answer", *counts)
-    pairs, by_sentence = value.qrels[relevance.PAIR], collections.defaultdict(list)
+    pairs, by_sentence = value.qrels[relevance.PAIR], collections.defaultdict(dict)
     sentence_of = {candidate.id: candidate.title for candidate in value.candidates}
     for id, sentence in sentence_of.items():
-        by_sentence[sentence].append(id)
-    same = {query: {id: 1 for gold in golds for id in by_sentence[sentence_of[gold]]} for query, golds in pairs.items()}
+        by_sentence[sentence][id] = 1
+    same = {query: {k: 1 for gold in golds for k in by_sentence[sentence_of[gold]]} for query, golds in pairs.items()}
     return dataclasses.replace(value, qrels={relevance.PAIR: pairs, "sentence": same}, left_out={})
 
 
-def _asked(
-    name: str,
-    rule: str,
-    paragraphs: Iterable[Paragraph],
-    parts: Callable[[Paragraph], list[tuple[int, beir.Candidate]]],
+def _judged(
+    name: str, rule: str, paragraphs: Iterable[Paragraph], parts: Callable[[Paragraph], _Parts]
 ) -> beir.RetrievalSet:
     """What is asked about some paragraphs, whose parts are the candidates; an answer judges the part it begins in.
 
@@ -176,10 +165,7 @@ def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
 def check_sentences(options: Options) -> None:
     """Checks that no distractors come beside sentences alone, for these are sentences with their passages."""
     if options["sets.reqa_sentences"] and options["sets.distractors"]:
-        raise UserError(
-            f"config.sets.distractors={options['sets.distractors']} adds sentences with their passages, and "
-            "config.sets.reqa_sentences=True has sentences alone: set one of the two back"
-        )
+        raise UserError("config.sets.reqa_sentences goes without config.sets.distractors, which have passages: set 0")
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
@@ -220,8 +206,8 @@ def _paragraph(record: Any, at: str, article: str) -> Paragraph:
         question_at = f"{at}, question '{_name(question, 'id') or number}'"
         placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
         known = [answer for answer in placed if answer]
-        asked = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
-        questions.append((asked, known))
+        text_of = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
+        questions.append((text_of, known))
         lost += len(placed) - len(known)
     return Paragraph(text, questions, lost, article)
 
@@ -243,71 +229,65 @@ def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
     return (text.find(words), words) if text.count(words) == 1 else None
 
 
-@register
-class SquadFiles(SetFormat):
-    """The format 'reqa'."""
+class _OfSquad(SetFormat):
+    """Formats that read SQuAD."""
 
-    name = "reqa"
-    what = "SQuAD v1.1, or TFDS, as ReQA"
-    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     example = (
         '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
     tfds = "squad"
     is_answered = True
-    options = ("sets.known_articles", *SENTENCES)
-
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        if given.options["sets.known_articles"]:
-            titles = open_domain.corpus_titles(given.corpus, "config.sets.known_articles=True")
-            found = read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
-        else:
-            found = read_squad(split(value))
-        yield sentences_alone(found) if given.options["sets.reqa_sentences"] else found
-
-    def check(self, value: str, options: Options, has_corpus: bool) -> None:
-        super().check(value, options, has_corpus)
-        check_sentences(options)
-        tfds_source.open_all(split(value), self.tfds)
-        if options["sets.known_articles"] and not has_corpus:
-            raise UserError(
-                "config.sets.known_articles=True asks about the articles of the prepared corpus, and no stage prepares "
-                "one: add 'prepare' to config.stages, or set config.base to a run that has it"
-            )
 
     def check_path(self, path: Path, options: Options) -> None:
         collections.deque(paragraphs(path), maxlen=0)
 
 
-def read_open_squad(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
-    """The set 'squad': the questions of one file, over the distinct paragraphs of all.
+@register
+class SquadFiles(_OfSquad):
+    """The format 'reqa'."""
+
+    name = "reqa"
+    what = "SQuAD v1.1, or TFDS, as ReQA"
+    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
+    options = ("sets.known_articles", *SENTENCES)
+
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        titles = None
+        if context.options["sets.known_articles"]:
+            titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
+        whole = read_squad(split(value), lambda article: titles is None or open_domain.title_key(article) in titles)
+        yield sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        check_sentences(options)
+        if options["sets.known_articles"] and not has_corpus:
+            raise UserError(f"config.sets.known_articles=True {NOT_PREPARED}")
+
+
+def read_open_squad(first: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
+    """The set 'squad': the questions of the first file, over the distinct paragraphs of all.
 
     A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
     answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
     were.
     """
     of_others = (dataclasses.replace(each, questions=[], lost=0) for path in more for each in paragraphs(path))
-    value = _asked("squad", "test", itertools.chain(paragraphs(asked), of_others), _whole)
+    value = _judged("squad", "test", itertools.chain(paragraphs(first), of_others), _whole)
     if not value.queries:
-        raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
+        raise UserError(f"{first}: not one question with an answer; name a file of SQuAD")
     return value
 
 
 @register
-class Squad(SetFormat):
+class Squad(_OfSquad):
     """The format 'squad'."""
 
     name = "squad"
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
-    example = SquadFiles.example
-    tfds = "squad"
-    is_answered = True
 
-    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        asked, *more = split(value)
-        yield read_open_squad(asked, more)
-
-    def check_path(self, path: Path, options: Options) -> None:
-        collections.deque(paragraphs(path), maxlen=0)
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        first, *more = split(value)
+        yield read_open_squad(first, more)

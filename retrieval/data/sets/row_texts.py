@@ -34,16 +34,17 @@ class RowTexts(Sequence[Candidate]):
           UserError: a file is missing, or cannot be read.
         """
         self._url_of = url_of
-        self._files = [_File(path) for path in paths]
-        self._starts = np.cumsum([0, *map(len, self._files)]).tolist()
+        self._files = [(path, *_mapped(path)) for path in paths]
+        self._starts = np.cumsum([0, *(len(ends) - 1 for *_, ends in self._files)]).tolist()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Closes the files, which otherwise the last reference does."""
-        for file in self._files:
-            file.close()
+        for _, data, _ in self._files:
+            if isinstance(data, mmap.mmap):
+                data.close()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -52,51 +53,34 @@ class RowTexts(Sequence[Candidate]):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         number = bisect.bisect_right(self._starts, row) - 1
-        return self._with_url(self._files[number].candidate(row - self._starts[number]))
-
-    def find(self, id: str) -> Candidate | None:
-        """The text that has an id; None where none has. The files are looked through: no list of ids is kept."""
-        found = (file.find(id) for file in self._files)
-        return next((self._with_url(candidate) for candidate in found if candidate), None)
-
-    def _with_url(self, candidate: Candidate) -> Candidate:
+        (path, data, ends), line = self._files[number], row - self._starts[number]
+        candidate = beir.parse_candidate(data[ends[line] : ends[line + 1]], f"{path}, line {line + 1}")
         url = self._url_of(candidate)
         return candidate if url == candidate.url else dataclasses.replace(candidate, url=url)
 
-
-class _File:
-    def __init__(self, path: Path):
-        self._path = path
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-        ends = [
-            np.flatnonzero(np.frombuffer(self._bytes[start : start + _CHUNK], np.uint8) == ord("\n")) + start + 1
-            for start in range(0, len(self._bytes), _CHUNK)
-        ]
-        self._ends = np.concatenate([np.zeros(1, np.int64), *ends])
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
     def find(self, id: str) -> Candidate | None:
-        for pattern in dict.fromkeys(json.dumps(id, ensure_ascii=is_ascii).encode() for is_ascii in (False, True)):
-            for start in range(0, len(self._bytes), _CHUNK):  # other threads go on between two of them
-                place = self._bytes.find(b'"_id": ' + pattern, start, start + _CHUNK + len(pattern) + 8)
-                if place >= 0:
-                    return self.candidate(int(np.searchsorted(self._ends, place, side="right")) - 1)
+        """The text that has an id; None where none has. The files are looked through: no list of ids is kept."""
+        for first, (_, data, ends) in zip(self._starts, self._files):
+            for pattern in dict.fromkeys(json.dumps(id, ensure_ascii=is_ascii).encode() for is_ascii in (False, True)):
+                for start in range(0, len(data), _CHUNK):  # other threads go on between two of them
+                    place = data.find(b'"_id": ' + pattern, start, start + _CHUNK + len(pattern) + 8)
+                    if place >= 0:
+                        return self[first + int(np.searchsorted(ends, place, side="right")) - 1]
         return None
 
-    def close(self) -> None:
-        if isinstance(self._bytes, mmap.mmap):
-            self._bytes.close()
 
-    def candidate(self, line: int) -> Candidate:
-        text = self._bytes[self._ends[line] : self._ends[line + 1]]
-        return beir.parse_candidate(text, f"{self._path}, line {line + 1}")
+def _mapped(path: Path) -> tuple[mmap.mmap | bytes, np.ndarray]:
+    """The bytes of a file, and where its lines begin and the last one ends."""
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else b""
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    ends = [
+        np.flatnonzero(np.frombuffer(data[start : start + _CHUNK], np.uint8) == ord("\n")) + start + 1
+        for start in range(0, len(data), _CHUNK)
+    ]
+    return data, np.concatenate([np.zeros(1, np.int64), *ends])
 
 
 class CandidateTexts(RowTexts):

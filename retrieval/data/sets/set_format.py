@@ -6,7 +6,7 @@ A format is one class of this package, or of a plugin:
     class Squad(SetFormat):
         name, what, setting, example = "reqa", "SQuAD as ReQA", "--config.sets.reqa=FILE.json,…", '{"data": …}'
 
-        def read(self, value, given):
+        def read(self, value, context):
             yield read_squad(split(value))
 """
 
@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.data.corpora import source_paths
+from retrieval.data.corpora import source_paths, tfds_source
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.errors import UserError, unknown_name
 
+NOT_PREPARED = "is of a prepared corpus: add 'prepare' to config.stages, or set config.base to a run that has it"
 _SPLITS, _DIVIDED = "sets.splits", "split.set"
 _OF_DIVIDED = ("split.train", "split.dev")
 
@@ -85,12 +86,11 @@ class SetFormat(Format[Any, Given, RetrievalSet]):
         """
         count = len(source_paths.split(value)) if self.parts else 0
         if count < len(self.parts) or (count > len(self.parts) and not self.repeats_last):
-            raise UserError(
-                f"config.sets.{self.name}={value}: {count} file{'s' * (count != 1)}, but {len(self.parts)} are needed, "
-                f"of {', '.join(self.parts)}: {self.setting}"
-            )
+            needed = f"{len(self.parts)} are needed, of {', '.join(self.parts)}: {self.setting}"
+            raise UserError(f"config.sets.{self.name}={value}: {count} file{'s' * (count != 1)}, but {needed}")
         for path in source_paths.checked(f"config.sets.{self.name}", self.sources(value), self.of_folders, self.tfds):
             self.check_path(path, options)
+        tfds_source.open_all(self.sources(value), self.tfds)
 
     def check_path(self, path: Path, options: Options) -> None:
         """Checks the beginning of a file, or what a folder holds."""
@@ -120,10 +120,10 @@ class BeirFolders(SetFormat):
     of_folders = True
     options = (relevance.UNKNOWN, _SPLITS, _DIVIDED, *_OF_DIVIDED)
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         for folder in map(Path, source_paths.split(value)):
-            chosen = given.options[_SPLITS] and [name for _, name in _named(folder, given.options)]
-            yield beir.read_folder(folder, given.options[relevance.UNKNOWN], chosen)
+            chosen = context.options[_SPLITS] and [name for _, name in _named(folder, context.options)]
+            yield beir.read_folder(folder, context.options[relevance.UNKNOWN], chosen)
 
     def names(self, value: str) -> list[str]:
         return [Path(folder).resolve().name for folder in source_paths.split(value)]

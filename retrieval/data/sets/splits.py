@@ -21,10 +21,11 @@ _log = logging.getLogger(__name__)
 TRAIN, VALIDATION = "train", "validation"
 _NQ_DEV = Path(__file__).with_name("nq_dev.txt")  # 40 bits of a hash of each question, as NQ-open and as DPR spell it
 _ORQA_BUCKETS, _ORQA_TENTH = 100_000, 10
+Divided = tuple[RetrievalSet, RetrievalSet]  # the test set, and one with the rules 'train' and 'validation'
 _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
-def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
+def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Divided:
     """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
     Questions are one where `wording` says so. A hash of seed and id gives the order in which they go to one side or the
@@ -44,28 +45,20 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
         no candidate is known to be right, or no question to test on is judged.
     """
     if not value.qrels:
-        raise UserError(
-            f"set '{value.name}' in config.split.set has answers and no judgements, so there is no positive to train "
-            "on: split another set, such as reqa"
-        )
-    ids = _ordered(value.queries, seed)
-    wordings = [wording(value.queries[id]) for id in ids]
-    training = _behind(wordings, round(ratio * len(ids)))
-    held_out = _behind(wordings, round(validation * training))
+        raise UserError(f"set '{value.name}' of config.split.set has answers and no judgements: split another set")
+    ids, wordings = _ordered(value.queries, seed)
+    training = _behind(wordings, ratio * len(ids))
+    held_out = _behind(wordings, validation * training)
     sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
     if not all(sizes.values()):
         counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
-        raise UserError(
-            f"set '{value.name}' has {len(ids)} questions, and config.split.ratio={ratio} with "
-            f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
-        )
+        shares = f"config.split.ratio={ratio} with config.split.validation={validation}"
+        raise UserError(f"set '{value.name}': {shares} makes {counts} of {len(ids)} questions: choose others")
     train, validate_on = ids[held_out:training], ids[:held_out]
     return _test_set(value, set(ids[training:])), _training_set(value, _positives(value), train, validate_on)
 
 
-def by_files(
-    value: RetrievalSet, train: str, dev: str, validation: float, seed: int
-) -> tuple[RetrievalSet, RetrievalSet]:
+def by_files(value: RetrievalSet, train: str, dev: str, validation: float, seed: int) -> Divided:
     """Divides a set by its own rules, such as the train, dev and test of a BEIR folder.
 
     The rules that are left are the test. No question of the test is trained on or validated on, and none to validate on
@@ -87,32 +80,30 @@ def by_files(
     tested = {rule: judgements for rule, judgements in value.qrels.items() if rule not in (train, dev)}
     test = _test_set(dataclasses.replace(value, qrels=tested), set().union(*tested.values()))
     left_out: dict[str, int] = {}
-    asked = {wording(text) for text in test.queries.values()}
-    held_out = _unasked(value, dev, asked, "tested on", left_out) if dev else []
-    asked |= {wording(value.queries[id]) for id in held_out}
-    ids = _unasked(value, train, asked, "tested or validated on", left_out)
+
+    def unused(rule: str, how: str) -> list[str]:
+        """The questions of a rule whose wording is not among those that are used; the others are counted."""
+        ids = [id for id in value.qrels[rule] if wording(value.queries[id]) not in used]
+        if count := len(value.qrels[rule]) - len(ids):
+            what = f"questions of '{rule}' that are {how}, left out"
+            left_out[what] = count
+            _log.warning("set '%s': %d %s", value.name, count, what)
+        return ids
+
+    used = {wording(text) for text in test.queries.values()}
+    held_out = unused(dev, "tested on") if dev else []
+    used |= {wording(value.queries[id]) for id in held_out}
+    ids = unused(train, "tested or validated on")
     if not dev:
-        ids = _ordered({id: value.queries[id] for id in ids}, seed)
-        border = _behind([wording(value.queries[id]) for id in ids], round(validation * len(ids)))
+        ids, wordings = _ordered({id: value.queries[id] for id in ids}, seed)
+        border = _behind(wordings, validation * len(ids))
         held_out, ids = ids[:border], ids[border:]
     if not (ids and held_out):
-        raise UserError(
-            f"set '{value.name}': config.split.train={train} leaves {len(ids)} questions to train on and "
-            f"{len(held_out)} to validate on: choose other judgements, or another config.split.validation"
-        )
+        counts = f"{len(ids)} questions to train on and {len(held_out)} to validate on"
+        raise UserError(f"set '{value.name}': config.split.train={train} leaves {counts}: choose other judgements")
     positives = {id: grades for rule in (train, dev) if rule for id, grades in _relevant(value.qrels[rule]).items()}
     training = _training_set(value, positives, ids, held_out)
     return test, dataclasses.replace(training, left_out=left_out)
-
-
-def _unasked(value: RetrievalSet, rule: str, asked: Collection[str], how: str, left_out: dict[str, int]) -> list[str]:
-    """The questions of a rule whose wording is not among `asked`; the others are counted and logged."""
-    ids = [id for id in value.qrels[rule] if wording(value.queries[id]) not in asked]
-    if count := len(value.qrels[rule]) - len(ids):
-        what = f"questions of '{rule}' that are {how}, left out"
-        left_out[what] = count
-        _log.warning("set '%s': %d %s", value.name, count, what)
-    return ids
 
 
 def wording(question: str) -> str:
@@ -126,21 +117,18 @@ def wording(question: str) -> str:
     return "".join(part for part in unicodedata.normalize("NFD", question) if unicodedata.category(part) != "Mn")
 
 
-def _ordered(queries: Mapping[str, str], seed: int) -> list[str]:
-    """The ids in the order of a hash, and those of one wording next to each other."""
-    first: dict[str, str] = {}
+def _ordered(queries: Mapping[str, str], seed: int) -> tuple[list[str], list[str]]:
+    """The ids in the order of a hash, and those of one wording next to each other; and their wordings."""
+    wordings, first = {id: wording(text) for id, text in queries.items()}, dict[str, str]()
     for id in sorted(queries):
-        first.setdefault(wording(queries[id]), id)
-
-    def place(id: str) -> tuple[bytes, str, str]:
-        smallest = first[wording(queries[id])]
-        return hashing.digest(f"{seed} {smallest}"), smallest, id
-
-    return sorted(queries, key=place)
+        first.setdefault(wordings[id], id)
+    ids = sorted(queries, key=lambda id: (hashing.digest(f"{seed} {first[wordings[id]]}"), first[wordings[id]], id))
+    return ids, [wordings[id] for id in ids]
 
 
-def _behind(wordings: Sequence[str], border: int) -> int:
-    """The first border from `border` on that does not part equal wordings."""
+def _behind(wordings: Sequence[str], count: float) -> int:
+    """The first border from `count`, rounded, on that does not part equal wordings."""
+    border = round(count)
     while 0 < border < len(wordings) and wordings[border - 1] == wordings[border]:
         border += 1
     return border
@@ -180,33 +168,23 @@ def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
         _log.warning("set '%s': no question of '%s' is left to test on, so it is not evaluated", value.name, rule)
         del qrels[rule]
     if not qrels:
-        raise UserError(
-            f"set '{value.name}' in config.split.set: none of the {len(queries)} questions that are left to test on is "
-            "judged; choose another config.split"
-        )
+        problem = f"none of {len(queries)} questions that are left to test on is judged; choose another one"
+        raise UserError(f"set '{value.name}' in config.split.set: {problem}")
     return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
 
 
 def _training_set(
-    value: RetrievalSet,
-    positives: Mapping[str, dict[str, int]],
-    train: Collection[str],
-    validation: Collection[str],
+    value: RetrievalSet, positives: Mapping[str, dict[str, int]], train: Collection[str], validation: Collection[str]
 ) -> RetrievalSet:
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
     without = [id for id in (*train, *validation) if not positives.get(id)]
     if without:
-        _log.warning(
-            "set '%s': %d questions have no candidate that is judged relevant, the first is '%s': they are not trained "
-            "on, nor validated on",
-            *(value.name, len(without), without[0]),
-        )
+        what = "questions without a relevant candidate are not trained on, nor validated on"
+        _log.warning("set '%s': %d %s; the first is '%s'", value.name, len(without), what, without[0])
     relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
-    # Hundreds of thousands of documents need not be held.
-    candidates = Stream(
-        lambda: (candidate for candidate in value.candidates if candidate.id in relevant), len(relevant)
-    )
     queries = {id: value.queries[id] for id in (*train, *validation)}
+    # Hundreds of thousands of documents need not be held.
+    candidates = Stream(lambda: (each for each in value.candidates if each.id in relevant), len(relevant))
     return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
 
 

@@ -15,11 +15,11 @@ it up to the next one. XML needs no root.
 """
 
 import collections
+import itertools
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, relevance
@@ -62,21 +62,22 @@ def read_set(
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
         that is judged; with the file and the line.
     """
-    asked, judged = read_judged(name, queries, judgements)
+    texts, judged = read_judged(name, queries, judgements)
     wanted = {id for grades in judged.values() for id in grades}
-    there, count, without_text = set[str](), 0, 0
+    known, count, without_text = set[str](), 0, 0
     for candidate in read_candidates(candidates):
         count += 1
         if candidate.id in wanted:
-            there.add(candidate.id)
+            known.add(candidate.id)
         without_text += not candidate.text.strip()
     if without_text:
         _log.warning("set %s: %d candidates without a text, which stay", name, without_text)
     dropped = collections.Counter[str]()
-    qrels = relevance.within(judgements, judged, there, str(candidates), dropped if unknown == relevance.DROP else None)
-    asked = {id: text for id, text in asked.items() if id in qrels}
-    found = Stream(lambda: read_candidates(candidates), count)
-    return RetrievalSet(name, asked, found, {"test": qrels}, left_out=dropped)
+    counts = dropped if unknown == relevance.DROP else None
+    qrels = relevance.within(judgements, judged, known, str(candidates), counts)
+    texts = {id: text for id, text in texts.items() if id in qrels}
+    stream = Stream(lambda: read_candidates(candidates), count)
+    return RetrievalSet(name, texts, stream, {"test": qrels}, left_out=dropped)
 
 
 def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, str], relevance.Placed]:
@@ -85,17 +86,14 @@ def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, s
     Raises:
       UserError: a file is not what it should be, or no query is left.
     """
-    asked, judged = read_queries(queries), relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
-    known = {query: grades for query, grades in judged.items() if query in asked}
+    texts, judged = read_queries(queries), relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
+    known = {query: grades for query, grades in judged.items() if query in texts}
     if not known:
-        raise UserError(
-            f"{judgements}: none of its {len(judged)} queries is in {queries}, so none is left to evaluate; are the "
-            "ids written alike?"
-        )
-    for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", asked)):
+        raise UserError(f"{judgements}: none of its {len(judged)} queries is in {queries}; are the ids written alike?")
+    for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", texts)):
         if len(of) > len(known):
             _log.warning("set %s: %d %s", name, len(of) - len(known), what)
-    return {id: text for id, text in asked.items() if id in known}, known
+    return {id: text for id, text in texts.items() if id in known}, known
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
@@ -106,13 +104,6 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
 def read_queries(path: Path) -> dict[str, str]:
     """Query id -> text, of lines with a tab, or of TREC topics, which are told by their first character."""
     return read_topics(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
-
-
-class _Topic(NamedTuple):
-    """Where a topic begins, and the text of each of its elements and attributes; of equal ones the first counts."""
-
-    at: str
-    fields: dict[str, str]
 
 
 def read_topics(path: Path) -> dict[str, str]:
@@ -127,10 +118,10 @@ def read_topics(path: Path) -> dict[str, str]:
     topics: dict[str, str] = {}
     others = collections.Counter[str]()
     for at, fields in _topics(path):
-        number, text = (next((name for name in names if fields.get(name)), "") for names in (_NUMBERS, _TEXTS))
-        for name, field in (("num", number), ("title", text)):
-            if not field:
-                raise UserError(f"{at}: the topic has no <{name}>, or nothing in it; write one, or drop the topic")
+        number, text = (next(filter(fields.get, names), "") for names in (_NUMBERS, _TEXTS))
+        if not (number and text):
+            lacking = "title" if number else "num"
+            raise UserError(f"{at}: the topic has no <{lacking}>, or nothing in it; write one, or drop the topic")
         id = beir.check_id(fields[number], "number", at)
         if id in topics:
             raise UserError(f"{at}: the number '{id}' is there twice; numbers must be distinct")
@@ -144,31 +135,25 @@ def read_topics(path: Path) -> dict[str, str]:
     return topics
 
 
-def _topics(path: Path) -> Iterator[_Topic]:
-    """The topics of a file."""
+def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each topic begins, and the text of its elements and attributes; of equal ones the first counts."""
     began, attributes, block = "", "", []
-    for at, line in text_files.lines(path):
+    for at, line in itertools.chain(text_files.lines(path), [("", "<top>")]):
         before, *topics = _TOPIC.split(line)
         block.append(before)
         for of_next, rest in zip(topics[::2], topics[1::2]):
             if began:
-                yield _Topic(began, _tagged(attributes, "\n".join(block)))
+                yield began, _tagged(attributes, "\n".join(block))
             began, attributes, block = at, of_next or "", [rest]
-    if began:
-        yield _Topic(began, _tagged(attributes, "\n".join(block)))
 
 
 def _tagged(attributes: str, text: str) -> dict[str, str]:
     fields = {f"@{name.lower()}": " ".join(value.split()) for name, value in _ATTRIBUTE.findall(attributes)}
     alone, *parts = _TAG.split(_OF_LETTERS.sub("", _CDATA.sub(r"\1", _COMMENT.sub("", text))))
     for tag, value in zip([_ALONE, *parts[::2]], [alone, *parts[1::2]]):
-        if value := _cleaned(foreign_text.unescape(value)):
+        if value := " ".join(_LABEL.sub("", foreign_text.unescape(value), count=1).split()):
             fields.setdefault(tag.lower(), value)
     return fields
-
-
-def _cleaned(text: str) -> str:
-    return " ".join(_LABEL.sub("", text, count=1).split())
 
 
 @register
@@ -182,9 +167,9 @@ class TrecFiles(SetFormat):
     parts = ("passages", "queries", "qrels")
     options = (relevance.UNKNOWN,)
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         candidates, queries, judgements = map(Path, split(value))
-        yield read_set(self.name, candidates, queries, judgements, given.options[relevance.UNKNOWN])
+        yield read_set(self.name, candidates, queries, judgements, context.options[relevance.UNKNOWN])
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
@@ -207,12 +192,12 @@ class Judgements(SetFormat):
     example = "1048585 0 7187158 1"
     parts = ("queries", "judgements")
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         queries, judgements = map(Path, split(value))
-        asked, judged = read_judged(self.name, queries, judgements)
-        ids = dict.fromkeys(id for query in asked for id in judged[query])
+        texts, judged = read_judged(self.name, queries, judgements)
+        ids = dict.fromkeys(id for query in texts for id in judged[query])
         qrels = relevance.within(judgements, judged, ids, "", None)
-        yield RetrievalSet(self.name, asked, [Candidate(id, "", "") for id in ids], {"test": qrels})
+        yield RetrievalSet(self.name, texts, [Candidate(id, "", "") for id in ids], {"test": qrels})
 
 
 @register
