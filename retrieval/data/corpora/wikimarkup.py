@@ -5,6 +5,7 @@ characters that no page can contain. They stand for links and for what was taken
 losing the place of a link.
 """
 
+import itertools
 import re
 import urllib.parse
 
@@ -13,7 +14,7 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data.corpora import wikinames, wikitemplates
+from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.wikipedia import Page, normalize_title
 from retrieval.parsing import foreign_text
 
@@ -84,12 +85,9 @@ def one_line(marked: str) -> str:
     if HOLE not in marked:
         return marked
     marked = _EMPTY_PARENTHESES.sub(HOLE, marked)
-    marked = _AFTER_PARENTHESIS.sub("", marked)
-    marked = _BEFORE_PARENTHESIS.sub("", marked)
-    marked = _AT_START.sub("", marked)
-    marked = _BEFORE_POINT.sub("", marked)
-    marked = _BETWEEN_BRACKETS.sub(" ", marked)
-    return " ".join(marked.replace(HOLE, "").split())
+    for useless in (_AFTER_PARENTHESIS, _BEFORE_PARENTHESIS, _AT_START, _BEFORE_POINT):
+        marked = useless.sub("", marked)
+    return " ".join(_BETWEEN_BRACKETS.sub(" ", marked).replace(HOLE, "").split())
 
 
 def _without_tags(text: str) -> str:
@@ -181,28 +179,21 @@ class _Renderer:
                 return self._link(node)
             case HTMLEntity():
                 return str(node)
-            case ExternalLink():
-                return self._address(node)
-            case Tag():
-                return self._tag(node)
+            case ExternalLink() if node.title is not None:
+                return self.render(node.title)
+            case ExternalLink() if not node.brackets:
+                return self.render(node.url)
+            case Tag():  # without HTML tags and quotes there are only tables, rules and the marks of list items
+                return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
             case Template():
                 return self._template(node)
         return HOLE
-
-    def _address(self, node: ExternalLink) -> str:
-        if node.title is not None:
-            return self.render(node.title)
-        return HOLE if node.brackets else self.render(node.url)
-
-    def _tag(self, node: Tag) -> str:
-        # Without HTML tags and quotes there are only tables, rules and the marks of list items.
-        return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
 
     def _template(self, node: Template) -> str:
         """What a template shows; a hole where that is nothing."""
         name = " ".join(str(node.name).replace("_", " ").split()).lower()
         values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
-        shown = wikitemplates.number(name, values, self._language) or wikitemplates.shown(name, values)
+        shown = wikinames.formatted_number(name, values, self._language) or wikinames.shown_by_template(name, values)
         return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:
@@ -221,27 +212,21 @@ class _Renderer:
 
     def _target(self, name: str) -> str:
         """The title of the article that a link names, empty where it names none or its own page."""
-        name = urllib.parse.unquote(name.partition("#")[0]) if "%" in name else name.partition("#")[0]
-        title = normalize_title(name, self._page.site)
-        if title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title):
-            return ""
-        return title
+        title = normalize_title(urllib.parse.unquote(name.partition("#")[0]), self._page.site)
+        is_none = title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title)
+        return "" if is_none else title
 
 
 def _tidy(marked: str) -> str:
     """Joins the tails of words to links ('[[bus]]es') and removes the markup that the parser does not treat."""
     marked = _TRAIL.sub(_trail, marked)
-    if "__" in marked:
-        marked = _SWITCH.sub(HOLE, marked)
+    marked = _SWITCH.sub(HOLE, marked)
     if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
         marked = _REST_OF_TABLE.sub(HOLE, marked)
-    if "''" in marked:
-        # Four are an apostrophe and bold.
-        marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)
+    marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)  # four: an apostrophe and bold
     return _REST_OF_BRACKET.sub(HOLE, marked)
 
 
 def _trail(match: re.Match[str]) -> str:
-    word = match[1]
-    capital = next((i for i, letter in enumerate(word) if not letter.islower()), len(word))
-    return word[:capital] + CLOSE + word[capital:]
+    small = "".join(itertools.takewhile(str.islower, match[1]))
+    return small + CLOSE + match[1].removeprefix(small)
