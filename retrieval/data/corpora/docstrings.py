@@ -165,9 +165,5 @@ def _named(match: re.Match[str], resolve: Callable[[str, bool], str | None]) -> 
 
 def _is_prose(text: str) -> bool:
     words = _WORD.findall(text.lower())
-    return (
-        len(words) >= 4
-        and sum(word in _COMMON for word in words) * 10 >= len(words)
-        and len(_SYMBOL.findall(text)) * 16 <= len(text)
-        and not _BOILERPLATE.search(text)
-    )
+    has_sentences = len(words) >= 4 and sum(word in _COMMON for word in words) * 10 >= len(words)
+    return has_sentences and len(_SYMBOL.findall(text)) * 16 <= len(text) and not _BOILERPLATE.search(text)

@@ -2,11 +2,11 @@
 
 import bisect
 import collections
-import dataclasses
 import hashlib
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from retrieval.data.corpora import sentences
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Section
@@ -22,16 +22,14 @@ TOKENS, CUT_OFF = "tokens", "tokens lost: cut off sentences longer than a passag
 DROPPED = "tokens lost: too few for a passage"
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Token ids of consecutive sentences; `lengths` are their sizes in tokens."""
 
     ids: tuple[int, ...]
     lengths: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """A run of sentences of one section.
 
     Attributes:
@@ -49,8 +47,7 @@ class Passage:
     targets: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How passages are cut, in tokens.
 
     None is longer than `longest`. A paragraph that ends before `shortest` is joined with the next one of its section.
@@ -64,8 +61,7 @@ class Limits:
     across_sections: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sentence:
+class _Sentence(NamedTuple):
     section: str
     text: str  # with the white space behind it
     ids: tuple[int, ...]
