@@ -14,6 +14,7 @@ every host draws the same, and a run that goes on needs no more than that number
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +89,7 @@ class Batches:
         sources: Sources | None = None,
     ):
         """Args:
-        lanes: of each source those of this host, which `open_lanes` gives; of examples without sources under any name.
+        lanes: of each source those of this host, which `Drawn` opens; of examples without sources under any name.
         sharding: of a batch.
         epoch: the examples that all tasks have together, which `epoch` says to others.
         tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
@@ -97,6 +98,7 @@ class Batches:
         """
         self.epoch, self.sources = epoch, sources
         self._lanes, self._sharding, self._tables = lanes, sharding, tables or {}
+        self._all_lanes = [*itertools.chain(*lanes.values())]
         self._number = 0  # of the next batch
 
     def __iter__(self) -> Batches:
@@ -110,10 +112,6 @@ class Batches:
         local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
         batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
         return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
-
-    @property
-    def _all_lanes(self) -> list[Lane]:
-        return [lane for lanes in self._lanes.values() for lane in lanes]
 
     def save(self, folder: Path) -> None:
         """Writes the position of this host's lanes into `folder`, and of several sources the number of the batch."""
@@ -143,78 +141,59 @@ class Batches:
             lane.restore(folder)
 
 
-def open_lanes(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    *,
-    batch_size: int,
-    lanes: int,
-    seed: int,
-    sharding: jax.sharding.Sharding,
-    packing: Packing | None = None,
-    stem: str = "",
-) -> list[Lane]:
-    """The lanes of a task whose rows live on this host's devices.
+class Drawn(NamedTuple):
+    """What is drawn: the arguments of `seqio.get_dataset`, and the global batch size.
 
-    Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
-
-    Args:
-      packing: of each lane; None for one text per row.
+    Attributes:
       stem: what the names of the lanes begin with.
-
-    Raises:
-      UserError: lanes, batch size, hosts or devices do not divide each other.
     """
-    _check(batch_size, lanes, sharding, packing)
-    rows, numbers = batch_size // lanes, _own_lanes(lanes, batch_size, sharding)
-    own = [_opened(task, lengths, converter, number, lanes, rows, seed, stem) for number in numbers]
-    return [PackedLane(lane, packing) for lane in own] if packing else list(own)
+
+    task: str
+    lengths: Mapping[str, int]
+    converter: seqio.FeatureConverter
+    batch_size: int
+    lanes: int
+    seed: int
+    stem: str = ""
+
+    def first(self, count: int) -> list[Arrays]:
+        """What lane 0 draws first, for so many batches; the same on every host."""
+        lane = self._lane(0)
+        return [next(lane) for _ in range(count)]
+
+    def open_lanes(self, sharding: jax.sharding.Sharding, packing: Packing | None = None) -> list[Lane]:
+        """The lanes whose rows live on this host's devices.
+
+        Args:
+          sharding: of a batch.
+          packing: of each lane; None for one text per row.
+
+        Raises:
+          UserError: lanes, batch size, hosts or devices do not divide each other.
+        """
+        _check(self.batch_size, self.lanes, sharding, packing)
+        own = [self._lane(number) for number in _own_lanes(self.lanes, self.batch_size, sharding)]
+        return [PackedLane(lane, packing) for lane in own] if packing else list(own)
+
+    def _lane(self, number: int) -> _Lane:
+        tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+        dataset = as_written(seqio.get_dataset)(
+            self.task,
+            self.lengths,
+            self.converter,
+            shuffle=True,
+            num_epochs=None,
+            shard_info=seqio.ShardInfo(number, self.lanes),
+            seed=int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0] >> 1),
+            verbose=False,
+            trim_output_features=False,  # the tasks cut, and keep the last [SEP]
+        )
+        return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
 
 
 def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The rows of a table, [..., E]; zeros for a number of -1."""
     return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
-
-
-def first_of_a_lane(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    *,
-    batch_size: int,
-    lanes: int,
-    seed: int,
-    count: int,
-) -> list[Arrays]:
-    """What lane 0 draws first, for `count` batches of `open_lanes` with the same arguments; the same on every host."""
-    lane = _opened(task, lengths, converter, 0, lanes, batch_size // lanes, seed)
-    return [next(lane) for _ in range(count)]
-
-
-def _opened(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    number: int,
-    lanes: int,
-    rows: int,
-    seed: int,
-    stem: str = "",
-) -> _Lane:
-    tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-    dataset = as_written(seqio.get_dataset)(
-        task,
-        lengths,
-        converter,
-        shuffle=True,
-        num_epochs=None,
-        shard_info=seqio.ShardInfo(number, lanes),
-        seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
-        verbose=False,
-        trim_output_features=False,  # the tasks cut, and keep the last [SEP]
-    )
-    return _Lane(stem + lane_name(number), dataset, rows)
 
 
 def as_written(function: Callable) -> Callable:
@@ -268,15 +247,10 @@ def lane_name(number: int) -> str:
 
 def unreadable(where: str, error: tf.errors.OpError) -> UserError:
     """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
+    what, remedy = "cannot be read", "once that is mended, the same command goes on from the newest checkpoint"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-        return UserError(
-            f"{where}: the shards of examples are damaged ({first_line(error)}); make them again with "
-            "--stage=prepare, or --stage=pairs for labelled pairs"
-        )
-    return UserError(
-        f"{where}: the shards of examples cannot be read ({first_line(error)}); once that is mended, the same command "
-        "goes on from the newest checkpoint"
-    )
+        what, remedy = "are damaged", "make them again with --stage=prepare, or --stage=pairs for labelled pairs"
+    return UserError(f"{where}: the shards of examples {what} ({first_line(error)}); {remedy}")
 
 
 def abstract(
@@ -301,10 +275,8 @@ def abstract(
     part = kind.blank_rows(lengths, batch_size // lanes)
     if packing and (packed := packing.pack(part)):  # texts without a token always fit
         part, _ = packed
-    part |= {
-        name: np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
-        for name, (numbers, size) in (tables or {}).items()
-    }
+    for name, (numbers, size) in (tables or {}).items():
+        part[name] = np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
     return {
         name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
         for name, values in part.items()
@@ -336,12 +308,11 @@ def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing
     processes, devices = jax.process_count(), len(sharding.device_set)
     batch, named = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
     of_devices = f"the number of devices, {devices}"
-    rules = [
+    for (field, value), of, which in (
         (batch, lanes, f"config.data.lanes={lanes}"),
         (named, processes, f"the number of hosts, {processes}"),
         (batch, devices, of_devices),
         (named, devices if packing else 1, f"{of_devices}, to pack texts (config.data.pack; each lane packs its own)"),
-    ]
-    for (field, value), of, which in rules:
+    ):
         if value % of:
             raise UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")

@@ -69,10 +69,9 @@ def register(
     suffix, bound = "_validation" if validation else label, holdout.bound(held_out)
     for name in rates:
         task = TASKS[name]
-        own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
+        own = {name: (options or {}).get(name, declared()[f"data.{name}"].default) for name in task.options}
         specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
-        of_task = {option: own[option] for option in task.options}
-        make = task.maker(Given(vocabulary, specials, of_task, weights, stored.labelled, source))
+        make = task.maker(Given(vocabulary, specials, own, weights, stored.labelled, source))
         is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
         read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)
@@ -82,7 +81,7 @@ def register(
             preprocessors=[
                 functools.partial(_read_all, read=read),
                 functools.partial(_filter, is_drawn=is_drawn),
-                functools.partial(_stream, task=task),
+                task.stream,
                 _example(make),
             ],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
@@ -104,8 +103,7 @@ def mixed(rates: Mapping[str, float], name: str) -> str:
 
 def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: bool) -> dict[str, int]:
     """The examples of an epoch of each task; those without any are left out with a warning, or refused."""
-    sizes: dict[str, int] = {}
-    refused: dict[str, UserError] = {}
+    sizes, refused = {}, {}
     for task in tasks:
         try:
             sizes[task] = TASKS[task].epoch(stored, negatives)
@@ -158,16 +156,12 @@ def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
 
     All files of a lane are read at once. Two tasks that begin at the same record would draw the same passages.
     """
-    first_records = {}
+    first_records, corpus = {}, {name: counts["pairs"] for name, counts in stored.statistics["tasks"].items()}
     for name in sizes:
         shards = TASKS[name].shards
         readers = [other for other in sizes if TASKS[other].shards is shards]
         number_of_files = max(1, len(list(_folder(TASKS[name], stored).glob(shards.pattern))))
-        others = [
-            counts["pairs"]
-            for other, counts in stored.statistics["tasks"].items()
-            if other in TASKS and TASKS[other].shards is shards
-        ]
+        others = (count for other, count in corpus.items() if other in TASKS and TASKS[other].shards is shards)
         records = max(*(sizes[reader] for reader in readers), *others, 0) // number_of_files
         first_records[name] = records * readers.index(name) // len(readers)
     return first_records
@@ -229,10 +223,6 @@ def _read(record: Record, task: TaskKind, bound: int) -> Record:
 
 def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
     return dataset.filter(is_drawn)
-
-
-def _stream(dataset: tf.data.Dataset, task: TaskKind) -> tf.data.Dataset:
-    return task.stream(dataset)
 
 
 def _is_drawn(record: Record, task: TaskKind, negatives: int, bound: int, validation: bool) -> tf.Tensor:

@@ -22,8 +22,6 @@ from retrieval.libraries import tf
 ICT, BFS, WLP = range(3)
 _READ_AT_ONCE = 1024
 _LAST_BUCKETS = ("ict_buckets", "bfs_buckets", "wlp_buckets")
-
-
 _TEXTS = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
 
 PASSAGES = Shards("passages-*.tfrecord", dict.fromkeys((*_TEXTS, *_LAST_BUCKETS), "int64"), ("document_id",))

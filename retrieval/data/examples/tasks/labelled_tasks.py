@@ -20,17 +20,8 @@ from retrieval.runtime.filler import FILLER
 _log = logging.getLogger(__name__)
 
 
-_INTEGERS = (
-    "query",
-    "titles",
-    "title_lengths",
-    "texts",
-    "text_lengths",
-    "document_id",
-    "known",
-    "simple",
-    pair_shards.GUIDE,
-)
+_TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
+_INTEGERS = (*_TEXTS, "document_id", "known", "simple", pair_shards.GUIDE)
 LABELLED = Shards(
     pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
 )
@@ -74,10 +65,8 @@ def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials
     ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
     titles = ragged.from_row_lengths(record["titles"], record["title_lengths"])
     texts = ragged.from_row_lengths(record["texts"], record["text_lengths"])
-    return [
-        document_row(titles[chosen[place]], texts[chosen[place]], length, specials)
-        for place in range(chosen.shape[0] or 0)
-    ]
+    places = (chosen[number] for number in range(chosen.shape[0] or 0))
+    return [document_row(titles[place], texts[place], length, specials) for place in places]
 
 
 @register
@@ -145,13 +134,9 @@ def of_chosen(
     if pair_shards.GUIDE in lengths:
         example[pair_shards.GUIDE] = tf.gather(record[pair_shards.GUIDE], tf.concat([[0], 1 + chosen], 0))
     if count := lengths.get("positive_ids"):
-        example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
+        ids = known(record)  # filled up with its own
+        example["positive_ids"] = tf.concat([ids, tf.fill([count - tf.size(ids)], example["document_id"][0])], 0)
     return example
-
-
-def _filled(known: tf.Tensor, own: tf.Tensor, count: int) -> tf.Tensor:
-    """The ids of a query's known positives, [count], filled up with that of its own."""
-    return tf.concat([known, tf.fill([count - tf.size(known)], own)], 0)
 
 
 def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
