@@ -50,7 +50,7 @@ def test_words_that_are_too_long_for_pieces_are_left_out_of_training(caplog, wor
     assert (vocabulary.tokens == expected.tokens) == is_too_long
     assert ("2 words of over 100 characters left out" in caplog.text) == is_too_long
     assert vocabulary.encode(word) == by_the_library(vocabulary, [word])[0]
-    with pytest.raises(UserError, match="holds no word of a usual length"):
+    with pytest.raises(UserError, match="holds no word of 1 to 100 characters"):
         WordPiece.train(["x" * 101], 80)
 
 

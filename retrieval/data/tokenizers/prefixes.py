@@ -51,7 +51,12 @@ class Prefixes(NamedTuple):
             mark or tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for mark, prefix in zip(marks, prefixes)
         )
         for side, prefix, ids in zip(prompts.USUAL, prefixes, (query, document)):
-            _check_room(data, vocabulary, side, prefix, len(ids))
+            specials, length = vocabulary.template.size(), data.get(f"{side}_length", math.inf)
+            if ids and specials + len(ids) >= length:
+                raise UserError(
+                    f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {specials} special ones no token is "
+                    f"left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+                )
         apart = vocabulary.splits_at_spaces and all(
             mark or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
             for mark, prefix, ids in zip(marks, prefixes, (query, document))
@@ -74,17 +79,13 @@ class Prefixes(NamedTuple):
         self, vocabulary: Vocabulary, titles: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each title and of its text, for `document_rows`."""
-        if self.texts:
-            strings = [self._strings(*both) for both in zip(titles, texts)]
-            titles, texts = ([both[part] for both in strings] for part in (0, 1))
+        if self.texts:  # the first that there is begins with the prefix
+            prefix = self.texts[1]
+            if self.joined:
+                titles, texts = [""] * len(titles), [" ".join(filter(None, both)) for both in zip(titles, texts)]
+            texts = [text if title else prefix + text for title, text in zip(titles, texts)]
+            titles = [title and prefix + title for title in titles]
         yield from zip(vocabulary.encode_batch(titles), vocabulary.encode_batch(texts))
-
-    def _strings(self, title: str, text: str) -> tuple[str, str]:
-        """A title and its text, the first that there is with the prefix; joined, all is the text."""
-        prefix = self.texts[1] if self.texts else ""
-        if self.joined:
-            title, text = "", " ".join(part for part in (title, text) if part)
-        return (prefix + title, text) if title else ("", prefix + text)
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
         """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
@@ -109,16 +110,6 @@ class Prefixes(NamedTuple):
         windows = [text[:own], *(text[start : start + room] for start in starts[1:])]
         before = [prefix, *[self.document] * (len(starts) - 1)]
         return [vocabulary.single([*ids, *window], length) for ids, window in zip(before, windows)]
-
-
-def _check_room(data: Mapping[str, Any], vocabulary: Vocabulary, side: str, prefix: str, size: int) -> None:
-    """Checks that a text has a token left behind its prefix, as far as the length is known."""
-    specials, length = vocabulary.template.size(), data.get(f"{side}_length", math.inf)
-    if size and specials + size >= length:
-        raise UserError(
-            f"the prompt {prefix[:60]!r} has {size} tokens, and with {specials} special ones no token is left of "
-            f"config.data.{side}_length={length}: take a shorter prompt, or raise the length"
-        )
 
 
 def type_change(data: Mapping[str, Any], sep_id: int) -> int:
@@ -158,9 +149,7 @@ class TextSizes(NamedTuple):
 
     def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
         """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
-        items = list(texts)
-        titles, bodies = [item.title for item in items], [item.text for item in items]
-        tokens = self.prefixes.encode_documents(self.vocabulary, titles, bodies)
+        tokens = self.prefixes.encode_documents(self.vocabulary, *_titles_and_texts(texts))
         more, parted = len(self.prefixes.of_stored.document), not self.prefixes.joined
         size = self.vocabulary.template.size
         return [more + len(title) + len(body) + size(parted and bool(title)) for title, body in tokens]
@@ -168,8 +157,13 @@ class TextSizes(NamedTuple):
 
 def rows_of(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> list[list[int]]:
     """`[CLS] title [SEP] text [SEP]` of each passage, at most so long."""
-    titles, texts = [each.title for each in passages], [each.text for each in passages]
-    return [vocabulary.pair(*both, length) for both in NONE.encode_documents(vocabulary, titles, texts)]
+    tokens = NONE.encode_documents(vocabulary, *_titles_and_texts(passages))
+    return [vocabulary.pair(*both, length) for both in tokens]
+
+
+def _titles_and_texts(items: Iterable[Candidate]) -> tuple[list[str], list[str]]:
+    items = list(items)
+    return [item.title for item in items], [item.text for item in items]
 
 
 def cut(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> int:

@@ -24,38 +24,23 @@ _ADDED = "added_tokens.json"
 _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside weights alone
 
 # Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
-_BERT = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "DPRQuestionEncoder", "DPRContextEncoder", "MPNet")
+_BERT = "Bert DistilBert Electra MobileBert ConvBert DPRQuestionEncoder DPRContextEncoder MPNet".split()
 # Those that give token types where nothing says whether they do.
-_TYPED = (
-    "Bert",
-    "Electra",
-    "MobileBert",
-    "ConvBert",
-    "DPRQuestionEncoder",
-    "DPRContextEncoder",
-    "Deberta",
-    "DebertaV2",
-)
+_TYPED = {*_BERT, "Deberta", "DebertaV2"} - {"DistilBert", "MPNet"}
 # Those whose usual special tokens are RoBERTa's.
-_ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
+_ROBERTA = "Roberta XLMRoberta Camembert Longformer Bart MBart".split()
 # Those that put tokens around a text as settings say, whatever their tokenizer.json does.
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_OF_MODELS = {
-    "bert": "Bert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "roberta": "Roberta",
-    "llama": "Llama",
-    "mistral": "Llama",
+# The `model_type` of a config.json -> the class of its tokenizer.
+_OF_MODELS = {kind.lower(): kind for kind in ("Bert", "DistilBert", "Electra", "Roberta", "Llama")} | {
+    "mistral": "Llama"
 }
 
-# Keys of tokenizer_config.json, and what the parts of a tokenizer.json that they change call them.
-_BERT_KEYS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
+# What the parts of a tokenizer.json call what tokenizer_config.json changes, and the key there.
+_BERT_KEYS = dict(
+    lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars"
+)
 _WAY_OUT = "take another model"
 
 
@@ -70,9 +55,8 @@ class PublishedTokenizer(Vocabulary):
         frame: its special tokens, and what stands around a text.
         tokens_in_text: whether a special token that is written in a text is that token.
         """
-        tokenizer = tokenizer_json.tokenizer(config)
-        super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template, frame.pair)
-        tokenizer_json.check_added(config, tokenizer)
+        tokens, tokenizer = tokenizer_json.tokens(config), tokenizer_json.tokenizer(config)
+        super().__init__(tokens, frame.roles, tokenizer, frame.template, frame.pair)
         self.tokens_in_text, self._published = tokens_in_text, frame.template
         self._tokenizer.encode_special_tokens = not tokens_in_text
         normalizer = self._tokenizer.normalizer
@@ -85,10 +69,9 @@ class PublishedTokenizer(Vocabulary):
     def save(self, path: Path) -> None:
         """Writes `tokenizer.json`, and beside it what transformers has to know of it."""
         pair = self.pair_template
-        has_types = pair is not None and pair.of_first >= 0
-        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
-        files.write_text(path, self.to_json(1 + has_types, pair) + "\n")
-        files.write_json(path.with_name("tokenizer_config.json"), {**self.settings(), "model_input_names": names})
+        types = 2 if pair and pair.of_first >= 0 else 0
+        files.write_text(path, self.to_json(max(1, types), pair) + "\n")
+        files.write_json(path.with_name("tokenizer_config.json"), self.settings(types))
 
 
 def beside(path: Path) -> list[Path]:
@@ -147,8 +130,6 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     code = settings.get("auto_map")
     if isinstance(code, dict) and code.get("AutoTokenizer"):
         raise UserError(f"{beside}: auto_map names code of its own for the tokenizer, which is not run; {_WAY_OUT}")
-    if settings.get("truncation_side") == "left":
-        raise UserError(f"{beside}: truncation_side is 'left', and texts are cut at their ends here; {_WAY_OUT}")
     if path.suffix == ".json":
         return kind
     tokens = read_lines(path)
@@ -185,13 +166,16 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_g
     """
     keys = {"BertNormalizer": {} if is_generic else _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
     for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
-        part |= {
-            theirs: settings[key] for key, theirs in keys.get(str(part.get("type")), {}).items() if key in settings
-        }
+        own = keys.get(str(part.get("type")), {})
+        part |= {name: settings[key] for name, key in own.items() if key in settings}
     if settings.get("lowers"):
         tokenizer_json.put_lower_case_first(config)
-    if (truncation := config.get("truncation")) and str(truncation.get("direction")).lower() == "left":
-        raise UserError(f"{path}: truncation.direction is 'Left', and texts are cut at their ends here; {_WAY_OUT}")
+    sides = settings.get("truncation_side"), (config.get("truncation") or {}).get("direction")
+    if "left" in map(str.lower, map(str, sides)):
+        raise UserError(
+            f"{path}: its truncation.direction, or truncation_side beside it, is 'left', and texts are cut at their "
+            f"ends here; {_WAY_OUT}"
+        )
     if config["model"].get("dropout"):
         raise UserError(f"{path}: with model.dropout a text has other ids each time; set it to null")
     config |= {"truncation": None, "padding": None}

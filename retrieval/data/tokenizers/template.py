@@ -32,9 +32,7 @@ class Template(NamedTuple):
         """
         if not first:
             return self.single(second, length)
-        room = max(0, length - self.size(parted=True))
-        first = _beside(first, second, room)
-        return [*self.before, *first, *self.between, *second[: room - len(first)], *self.behind]
+        return PairTemplate(*self).row(first, second, length)
 
     def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
         """The `pair` of the two, then pairs with the same `first`.
@@ -64,19 +62,13 @@ class Template(NamedTuple):
         def special(ids: Sequence[int], type_id: int = 0) -> list[Any]:
             return [{"SpecialToken": {"id": tokens[id], "type_id": type_id}} for id in ids]
 
-        first, second = ({"Sequence": {"id": id, "type_id": n}} for id, n in (("A", 0), ("B", last)))
+        first, second = ([{"Sequence": {"id": id, "type_id": n}}] for id, n in (("A", 0), ("B", last)))
+        between = special(around.between[:of_first]) + special(around.between[of_first:], last)
         names = {id: tokens[id] for id in (*self.before, *self.behind, *around.before, *around.between, *around.behind)}
         return {
             "type": "TemplateProcessing",
-            "single": [*special(self.before), first, *special(self.behind)],
-            "pair": [
-                *special(around.before),
-                first,
-                *special(around.between[:of_first]),
-                *special(around.between[of_first:], last),
-                second,
-                *special(around.behind, last),
-            ],
+            "single": special(self.before) + first + special(self.behind),
+            "pair": special(around.before) + first + between + second + special(around.behind, last),
             "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()},
         }
 
