@@ -2,7 +2,7 @@
 
 import collections
 import functools
-import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,10 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(corpus_kind.parse_pages(pages, parse))
-    lines = [line for tag, _, line in items if tag == "article"]
-    files.write_text(article_file, "".join(f"{line}\n" for line in lines))
+    files.write_text(article_file, "".join(f"{line}\n" for tag, _, line in items if tag == "article"))
     examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
-    counts = (item for item in items if item[0] == shard_steps.COUNT)
-    of_names = ((shard_steps.EXAMPLE, name, example) for name, example in examples.items())
-    _write_items(output, itertools.chain(counts, of_names), num_buckets=1)
+    counts = [item for item in items if item[0] == shard_steps.COUNT]
+    _write_items(output, [*counts, *((shard_steps.EXAMPLE, *pair) for pair in examples.items())], num_buckets=1)
 
 
 def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
@@ -80,11 +78,10 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
 
 def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: int) -> None:
     inputs = [(work / phase, tag) for phase, tag in step.inputs]
+    groups = local_runner.read_groups(inputs, bucket, work)
     if step.name == shard_steps.WRITE:  # its one key is the bucket, whose values need not fit in memory
-        values = ((value for _, value in local_runner.read_items([path], tag, bucket)) for path, tag in inputs)
-        groups = iter([(bucket, list(values))])
-    else:
-        groups = local_runner.read_groups(inputs, bucket, work)
+        pairs = (local_runner.read_items([path], tag, bucket) for path, tag in inputs)
+        groups = [(bucket, [map(operator.itemgetter(1), each) for each in pairs])]
     _write_items(output, (item for key, values in groups for item in step.run(key, *values)), num_buckets)
 
 

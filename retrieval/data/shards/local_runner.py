@@ -189,17 +189,12 @@ def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[A
             body = table + (len(tags) * num_buckets + 1) * _PLACE.size
             if tag in tags:
                 first = tags.index(tag) * num_buckets + (bucket or 0)
-                start, end = (
-                    _read_place(file, table, run) for run in (first, first + (num_buckets if bucket is None else 1))
-                )
+                runs = (first, first + (num_buckets if bucket is None else 1))
+                places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
+                (start,), (end,) = map(_PLACE.unpack, places)
                 file.seek(body + start)
                 yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
             file.seek(body + size)
-
-
-def _read_place(file: BinaryIO, table: int, run: int) -> int:
-    file.seek(table + run * _PLACE.size)
-    return _PLACE.unpack(file.read(_PLACE.size))[0]
 
 
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:

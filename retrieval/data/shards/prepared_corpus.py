@@ -62,8 +62,8 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
 
 def _remove_articles_of(folder: Path, names: str) -> None:
     """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
-    if articles_there := list((folder / "articles").glob(names)):
-        for path in (*articles_there, folder / shard_steps.WORK):
+    if paths := list((folder / "articles").glob(names)):
+        for path in (*paths, folder / shard_steps.WORK):
             files.remove(path)
 
 
@@ -117,9 +117,9 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
             "query_tokens": round(query / max(pairs, 1), 2),
             "document_tokens": round(document / max(pairs, 1), 2),
         }
-    problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
-    problems += _losses(counts)
-    plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
+    broken = sorted(name for name in counts if name.startswith("broken: "))
+    plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
+    problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]
     return {"counts": plain, "tasks": tasks, "problems": problems}
 
 
