@@ -5,6 +5,7 @@ The limits are on what is unpacked, not on what is packed: a megabyte of gzip ma
 
 import codecs
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -49,7 +50,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
     """As `byte_lines`, in pieces of at most `size` characters, wherever lines end."""
-    yield from _parts(path, lambda file: _pieces(file, size))
+    yield from _parts(path, lambda file: iter(functools.partial(_reads(file)[1], size), b""))
 
 
 def whole(path: Path) -> bytes:
@@ -202,9 +203,7 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    text = _utf_16(file)
-    read = (lambda size: text.readline(size).encode()) if text else file.readline
-    for number, line in enumerate(iter(lambda: read(MOST_BYTES), b""), 1):
+    for number, line in enumerate(iter(functools.partial(_reads(file)[0], MOST_BYTES), b""), 1):
         if len(line) >= MOST_BYTES and not line.endswith(b"\n"):
             raise TooLargeError(
                 f"{file.name}, line {number}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it"
@@ -222,22 +221,17 @@ def _joined(pieces: Iterable[bytes], path: Path, most: int) -> bytes:
     return b"".join(kept)
 
 
-def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
-    if text := _utf_16(file):
-        yield from (piece.encode() for piece in iter(lambda: text.read(size), ""))
-    else:
-        yield from iter(lambda: file.read(size), b"")
-
-
-def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
-    """The text of a file that begins with the mark of UTF-16, as spreadsheets write it; None for another one."""
+def _reads(file: IO[bytes]) -> tuple[Callable[[int], bytes], Callable[[int], bytes]]:
+    """What reads a line of a file, and some of it: UTF-8 of one that begins with the mark of UTF-16, as of Excel."""
     beginning = file.read(6)
     file.seek(0)
     if packed := _PACKED.match(beginning):
         way = (packed.lastgroup or "").strip("_")
         raise UserError(f"{file.name}: packed by {way}; of packed files only gzip is read: unpack it")
-    is_utf_16 = beginning.startswith(_UTF_16)
-    return io.TextIOWrapper(file, "utf-16", newline="\n") if is_utf_16 else None
+    if not beginning.startswith(_UTF_16):
+        return file.readline, file.read
+    text = io.TextIOWrapper(file, "utf-16", newline="\n")
+    return lambda size: text.readline(size).encode(), lambda size: text.read(size).encode()
 
 
 def _beginning(path: Path) -> bytes:

@@ -50,7 +50,7 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
     if data.mixed_sources:
         own, drawn, _ = next(iter(found.values()))
         rates = {of.task: share for (_, of, _), share in zip(found.values(), share_S.tolist())}
-        mixture = drawn._replace(task=seqio_tasks.mixed(rates, "+".join(rates)), stem="")
+        mixture = drawn._replace(task=seqio_tasks.mixture(rates, "+".join(rates)), stem="")
         return examples.opened(own, mesh, mixture, epoch)
     lanes = {name: examples.open_lanes(own, mesh, drawn) for name, (own, drawn, _) in found.items()}
     keys = [key_of(own.config) for own, _, _ in found.values()]

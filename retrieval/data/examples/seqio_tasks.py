@@ -89,10 +89,10 @@ def register(
         )
     if len(rates) == 1:
         return next(iter(rates)) + suffix, sizes
-    return mixed({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
+    return mixture({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
 
 
-def mixed(rates: Mapping[str, float], name: str) -> str:
+def mixture(rates: Mapping[str, float], name: str) -> str:
     """Registers a mixture of tasks, by their registered names, under its own; returns that."""
     from retrieval.data.examples.seqio_classes import SeededMixture  # a class of seqio, which takes seconds
 

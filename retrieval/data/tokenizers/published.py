@@ -41,6 +41,8 @@ _OF_MODELS = {kind.lower(): kind for kind in ("Bert", "DistilBert", "Electra", "
 _BERT_KEYS = dict(
     lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars"
 )
+_CLEANS = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+_OF_BERT = dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100)
 _WAY_OUT = "take another model"
 
 
@@ -185,16 +187,13 @@ def _word_piece(config: tokenizer_json.Config, frame: Frame, tokens_in_text: boo
     """The quicker `WordPiece`, where it gives the same ids for every text."""
     normalizer, model, tokens = config.get("normalizer") or {}, config["model"], tokenizer_json.tokens(config)
     added = {token["content"]: token for token in config["added_tokens"]}
-    cleans = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     same = (
         frame.roles == {**frame.roles, **BERT_ROLES}
         and frame.template == Template(*((tokens.index(token),) for token in ("[CLS]", "[SEP]", "[SEP]")))
         and all(tokens)
-        and normalizer == normalizer | cleans
+        and normalizer == normalizer | _CLEANS
         and config.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and model.get("type") == "WordPiece"
-        and (model.get("unk_token"), model.get("continuing_subword_prefix")) == ("[UNK]", "##")
-        and model.get("max_input_chars_per_word") == 100
+        and model == model | _OF_BERT
         and set(added) in (set(), set(SPECIAL_TOKENS))
         and not any(token["normalized"] or token["single_word"] for token in added.values())
     )

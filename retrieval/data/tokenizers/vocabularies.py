@@ -29,9 +29,9 @@ def find(place: Path) -> Path | None:
     if place.is_file():
         return place
     folder = model_folder.encoder_folder(place)
-    found = next((folder / name for name in FILES if (folder / name).is_file()), None)
-    base = None if found else model_folder.base_of(folder)
-    return find(base) if base else found
+    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    base = None if file else model_folder.base_of(folder)
+    return find(base) if base else file
 
 
 def named(value: str) -> Path | None:
