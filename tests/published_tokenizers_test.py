@@ -167,9 +167,9 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
         (
             pipeline(),
             {"truncation_side": "left"},
-            "tokenizer.json: its truncation.direction, or truncation_side .* is 'left'",
+            "tokenizer.json: truncation.direction or truncation_side is 'left'",
         ),
-        (edited(truncation=LEFT), {}, "tokenizer.json: its truncation.direction, .* is 'left'"),
+        (edited(truncation=LEFT), {}, "truncation.direction or truncation_side is 'left', and here ends are cut"),
         (edited(post_processor=OTHER), {}, "tokenizer.json: .*post_processor of an unknown type, Other"),
         (framed("[CLS] $A [SEP] $A"), {}, "post_processor has the text twice"),
         (framed("[CLS] $A:1 [SEP]"), {}, "another token type than 0"),

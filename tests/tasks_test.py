@@ -262,7 +262,7 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
         seqio_tasks.check_lanes({"wlp": 3999}, lanes=4)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="lane-00000: no example is in its files"):
+    with pytest.raises(UserError, match="lane-00000: no example in its files"):
         take(batches((tmp_path, *others), name, lanes=1, devices=1), 1)
 
 

@@ -117,9 +117,8 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise UserError(
-                f"{at}: {error}; mend the row: close its quotation marks, double those within, no carriage return"
-            ) from error
+            remedy = "close its quotation marks, double those within, no carriage return"
+            raise UserError(f"{at}: {error}; mend the row: {remedy}") from error
         if row is None:
             return
         if row:
@@ -246,9 +245,7 @@ def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[
         with gzip.open(path) if _beginning(path) == _GZIP else open(path, "rb") as file:
             yield from cut(cast(IO[bytes], file))
     except UnicodeError as error:
-        raise UserError(
-            f"{path}: not UTF-16, whose mark it begins with ({error}); convert the file to UTF-8"
-        ) from error
+        raise UserError(f"{path}: not UTF-16, whose mark it begins with ({error}); convert it to UTF-8") from error
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:

@@ -83,8 +83,7 @@ def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
     for part, kind in kinds.items():
         if kind is not first:
             raise UserError(
-                f"config.corpus={','.join(parts)}: {parts[0]} is read as {first.what}, and {part} as {kind.what}; "
-                "prepare one kind in a run"
+                f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; prepare one kind in a run"
             )
     return first, parts
 

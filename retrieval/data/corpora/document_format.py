@@ -198,9 +198,8 @@ def columns(names: Sequence[str], fields: Mapping[str, str], at: str) -> Columns
             raise UserError(f"{at}: two columns are called '{chosen[what]}'; give one another name")
     if not chosen["text"]:
         raise UserError(
-            f"{at}: no field {', '.join(USUAL['text'][:-1])} or {USUAL['text'][-1]}, but {shown}: name the one of the "
-            "text, --config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has "
-            "names"
+            f"{at}: no field text, contents or body, but {shown}: name the one of the text, "
+            "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
         )
     return Columns(**chosen)
 

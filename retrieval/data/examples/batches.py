@@ -24,7 +24,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.examples.example_kind import ExampleKind
-from retrieval.data.examples.packing import WAITING, Arrays, Lane, PackedLane, Packing
+from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
 from retrieval.libraries import seqio, tf
 from retrieval.runtime import hashing, hosts
@@ -133,10 +133,7 @@ class Batches:
             self._number = position["batches"]
         is_packed = any(isinstance(lane, PackedLane) for lane in self._all_lanes)
         if not is_packed and any(folder.glob(f"*{WAITING}")):
-            raise UserError(
-                f"{folder}: the run began with packed rows, and here a text has a row of its own, by another "
-                "config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
-            )
+            raise UserError(f"{folder}: the run began with packed rows, and here there are none, {OTHER_ROWS}")
         for lane in self._all_lanes:
             lane.restore(folder)
 
@@ -219,7 +216,7 @@ class _Lane:
             raise unreadable(self.name, error) from error
         except StopIteration:
             raise UserError(
-                f"{self.name}: no example is in its files: take fewer config.data.lanes, or more data"
+                f"{self.name}: no example in its files: take fewer config.data.lanes, or more data"
             ) from None
 
     def save(self, folder: Path) -> None:

@@ -29,6 +29,9 @@ Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
 
+OTHER_ROWS = (
+    "by another config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
+)
 WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
@@ -214,10 +217,7 @@ class PackedLane:
         """
         self._lane.restore(folder)
         if not self._file(folder).exists():
-            raise UserError(
-                f"{self._file(folder)} is missing: the run began without packed rows, with another config.data.pack or "
-                "on a number of devices that does not divide config.data.lanes; go on as it began"
-            )
+            raise UserError(f"{self._file(folder)} is missing: the run began without packed rows, {OTHER_ROWS}")
         self._waiting = files.read_arrays(self._file(folder), "delete the checkpoint and train again")
 
     def _file(self, folder: Path) -> Path:

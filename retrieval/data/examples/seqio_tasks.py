@@ -121,10 +121,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     if unknown := next((task for task in rates if task not in TASKS), ""):
         raise unknown_name("task", unknown, TASKS)
     if not any(rates.values()):
-        raise UserError(
-            f"no task has a rate above 0 in config.data.rates; known: {', '.join(sorted(TASKS))}: set one, such as "
-            "config.data.rates.ict=1"
-        )
+        raise UserError(f"no task has a rate above 0: set one, such as config.data.rates.ict=1, of {sorted(TASKS)}")
 
 
 def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> None:

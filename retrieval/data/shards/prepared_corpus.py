@@ -49,10 +49,8 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     _vocabulary(folder, settings, counts)
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
-        raise UserError(
-            f"no passage came out of config.corpus ({_counted(counts)}): give longer texts, or lower "
-            f"config.prepare.least_passage={settings.limits.least}"
-        )
+        remedy = f"give longer texts, or lower config.prepare.least_passage={settings.limits.least}"
+        raise UserError(f"no passage came out of config.corpus ({_counted(counts)}): {remedy}")
     shutil.rmtree(folder / shard_steps.WORK, ignore_errors=True)
     statistics = _statistics(counts) | {"shards": settings.num_shards}
     statistics["examples"] = dict(sorted(examples.items()))

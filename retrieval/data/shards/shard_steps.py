@@ -273,9 +273,9 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict], dict[in
             groups[kind].append(msgpack.unpackb(packed))
         (item, *others), leads, smaller = groups
         if others:
+            page = id.rpartition(":")[0]
             raise UserError(
-                f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give them ids of their own, or, where "
-                "one file holds several dumps, each dump as a file of its own in config.corpus"
+                f"two pages of the corpus have the id '{page}'; give them ids, or each dump a file, of its own"
             )
         yield item, leads, dict(smaller)
 

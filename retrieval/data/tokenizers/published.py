@@ -174,10 +174,7 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_g
         tokenizer_json.put_lower_case_first(config)
     sides = settings.get("truncation_side"), (config.get("truncation") or {}).get("direction")
     if "left" in map(str.lower, map(str, sides)):
-        raise UserError(
-            f"{path}: its truncation.direction, or truncation_side beside it, is 'left', and texts are cut at their "
-            f"ends here; {_WAY_OUT}"
-        )
+        raise UserError(f"{path}: truncation.direction or truncation_side is 'left', and here ends are cut; {_WAY_OUT}")
     if config["model"].get("dropout"):
         raise UserError(f"{path}: with model.dropout a text has other ids each time; set it to null")
     config |= {"truncation": None, "padding": None}

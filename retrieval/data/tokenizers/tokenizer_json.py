@@ -165,10 +165,8 @@ def take_frame(path: Path, config: Config, settings: Mapping[str, Any], *, has_f
     flags = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")} if has_flags else {}
     flags = {name: flag for name, flag in flags.items() if flag is not None}
     if lacking := next((name for name, flag in flags.items() if flag and not roles[name]), ""):
-        raise UserError(
-            f"{path.with_name('tokenizer_config.json')}: add_{lacking}_token is true, and {lacking}_token names "
-            f"no token of {path.name}; copy both again"
-        )
+        beside = path.with_name("tokenizer_config.json")
+        raise UserError(f"{beside}: add_{lacking}_token is true, and {lacking}_token names no token; copy it again")
     of_flags = {name: [ids[roles[name]]] if flag else [] for name, flag in flags.items()}
     before, behind = tuple(of_flags.get("bos", before)), tuple(of_flags.get("eos", behind))
     between = behind[-1:] or ((ids[roles["eos"]],) if roles["eos"] else ())

@@ -49,9 +49,7 @@ class Trigrams(Vocabulary):
         return [self.encode(text) for text in texts]
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        raise UserError(
-            "letter trigrams overlap, and a reader needs tokens that do not: take a vocabulary of word pieces"
-        )
+        raise UserError("letter trigrams overlap, and a reader needs tokens that do not: take word pieces")
 
     def to_json(self, types: int, pair: PairTemplate | None = None) -> str:
         raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")

@@ -98,9 +98,7 @@ class Vocabulary:
         """
         if missing := [role for role in roles if getattr(self, f"{role}_id") < 0]:
             names = " and ".join(BERT_ROLES[role] for role in missing)
-            raise UserError(
-                f"{what} needs a vocabulary with a token like BERT's {names}, and this one has none: take another model"
-            )
+            raise UserError(f"{what} needs a vocabulary with a token like BERT's {names}: take another model")
 
     def append_eos(self) -> None:
         """Puts the token that ends a text behind every one.
