@@ -31,12 +31,9 @@ _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 
 # What the fields of a record are called where the config does not say.
-USUAL = {
-    "id": ("_id", "id", "docid"),
-    "title": ("title",),
-    "text": ("text", "contents", "body"),
-    "url": ("url", "metadata.url"),
-}
+USUAL = dict(
+    id=("_id", "id", "docid"), title=("title",), text=("text", "contents", "body"), url=("url", "metadata.url")
+)
 
 
 class Block(NamedTuple):
@@ -172,9 +169,7 @@ class Columns(NamedTuple):
           UserError: its text or its title is no text.
         """
         *values, url = [record.get(name) if name else None for name in self]
-        own_id, title, text = (
-            "" if value is None else scalars.of_value(value, name, at) for name, value in zip(self, values)
-        )
+        own_id, title, text = ("" if v is None else scalars.of_value(v, name, at) for name, v in zip(self, values))
         if broken := set(NOT_IN_IDS).intersection(own_id):
             raise UserError(f"{at}: the id {own_id!r} has {broken}, which files of results cannot hold; rename it")
         return Document(own_id or id, title, text, form, url=addresses.checked(url) if isinstance(url, str) else "")

@@ -87,10 +87,7 @@ def cut(
     runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
     groups = [group for run in runs for group in _groups(run, limits)]
     in_lead = set(map(id, lead))  # themselves: another section may have an equal sentence
-    passages = [
-        _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
-        for number, group in enumerate(groups)
-    ]
+    passages = [_passage(f"{article.id}:{n}", group, id(group[0]) in in_lead) for n, group in enumerate(groups)]
     tokens = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
     counts[DROPPED] += tokens - sum(len(passage.tokens.ids) for passage in passages)
     return _join(lead), passages

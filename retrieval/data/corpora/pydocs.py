@@ -122,12 +122,8 @@ def known_items(results: Iterable[Any]) -> RetrievalSet:
     queries, bodies = (collections.Counter(pair[i] for pair in items) for i in (0, 1))
     kept = [item for (q, body), item in items.items() if queries[q] == bodies[body] == 1 and q not in body]
     kept.sort(key=lambda item: item.name)
-    return RetrievalSet(
-        "pydocs",
-        {item.name: item.query for item in kept},
-        [Candidate(item.name, "", item.body) for item in kept],
-        {"test": {item.name: {item.name: 1} for item in kept}},
-    )
+    texts, judged = {item.name: item.query for item in kept}, {item.name: {item.name: 1} for item in kept}
+    return RetrievalSet("pydocs", texts, [Candidate(item.name, "", item.body) for item in kept], {"test": judged})
 
 
 def _pins(lock: Path) -> list[tuple[str, str]]:

@@ -15,9 +15,7 @@ FILE = re.compile(r"[^:]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gav]|webm|pdf|d
 LANGUAGE_LINK = re.compile(r"(?:[a-z]{2,3}(?:-[a-z-]{2,12})?|simple):\S.*")
 
 _LANGUAGES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
-DROPPED_TAGS, BLOCK_TAGS, INLINE_TAGS = (
-    frozenset(_LANGUAGES["tags"][name].split()) for name in ("dropped", "block", "inline")
-)
+DROPPED_TAGS, BLOCK_TAGS, INLINE_TAGS = (frozenset(tags.split()) for tags in _LANGUAGES["tags"].values())
 _AMBIGUOUS = _LANGUAGES["disambiguation"]
 DISAMBIGUATION = re.compile(
     r"\{\{\s*+(?:[\w -]{0,40}?disambig(?:uation)?(?:[ -]cleanup| page)?|[\w -]{0,20}?(?:hn|geo-?|num|school|church|road"

@@ -14,6 +14,7 @@ every host draws the same, and a run that goes on needs no more than that number
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -174,17 +175,12 @@ class Drawn(NamedTuple):
 
     def _lane(self, number: int) -> _Lane:
         tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-        dataset = as_written(seqio.get_dataset)(
-            self.task,
-            self.lengths,
-            self.converter,
-            shuffle=True,
-            num_epochs=None,
-            shard_info=seqio.ShardInfo(number, self.lanes),
-            seed=int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0] >> 1),
-            verbose=False,
-            trim_output_features=False,  # the tasks cut, and keep the last [SEP]
+        shard, seed = seqio.ShardInfo(number, self.lanes), np.random.SeedSequence([self.seed, number]).generate_state(1)
+        options: dict[str, Any] = dict(
+            shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1), verbose=False
         )
+        options["trim_output_features"] = False  # the tasks cut, and keep the last [SEP]
+        dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
         return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
 
 
@@ -274,10 +270,8 @@ def abstract(
         part, _ = packed
     for name, (numbers, size) in (tables or {}).items():
         part[name] = np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
-    return {
-        name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
-        for name, values in part.items()
-    }
+    spec = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
+    return {name: spec((lanes * len(rows), *rows.shape[1:]), rows.dtype) for name, rows in part.items()}
 
 
 def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:

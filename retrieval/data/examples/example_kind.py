@@ -134,10 +134,7 @@ PAIRS = ExampleKind(
         "guide_rows": Field(is_optional=True),  # of the query and the documents, in a table of embeddings
     },
     {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
-    lambda row, sep_id: {
-        "query_types": tf.zeros_like(row["query"]),
-        "document_types": types(row["document"], sep_id),
-    },
+    lambda row, sep_id: {"query_types": tf.zeros_like(row["query"]), "document_types": types(row["document"], sep_id)},
 )
 
 

@@ -29,9 +29,7 @@ Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
 
-OTHER_ROWS = (
-    "by another config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
-)
+OTHER_ROWS = "by another config.data.pack or on devices whose number does not divide config.data.lanes; go on as begun"
 WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16

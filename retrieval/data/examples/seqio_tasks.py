@@ -75,15 +75,11 @@ def register(
         is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
         read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)
+        kept = [functools.partial(_read_all, read=read), functools.partial(_filter, is_drawn=is_drawn)]
         seqio.TaskRegistry.add(
             name + suffix,
             source=_source(task, stored, first_records[name]),
-            preprocessors=[
-                functools.partial(_read_all, read=read),
-                functools.partial(_filter, is_drawn=is_drawn),
-                task.stream,
-                _example(make),
-            ],
+            preprocessors=[*kept, task.stream, _example(make)],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
             shuffle_buffer_size=shuffle_buffer,
         )
@@ -185,9 +181,8 @@ def _source(task: TaskKind, stored: Stored, first_record: int) -> Any:
     def read(path: tf.Tensor) -> tf.data.Dataset:
         name = tf.strings.regex_replace(path, ".*/", "")
         # What `tf.data.TFRecordDataset` stands on: the state of that has the path once more.
-        records = tf.raw_ops.TFRecordDataset(
-            filenames=[tf.strings.join([f"{folder}/", name])], compression_type="", buffer_size=_READ_BYTES
-        )
+        paths = [tf.strings.join([f"{folder}/", name])]
+        records = tf.raw_ops.TFRecordDataset(filenames=paths, compression_type="", buffer_size=_READ_BYTES)
         dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
         return dataset.skip(first_record).concatenate(dataset.take(first_record)) if first_record else dataset
 

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -34,10 +35,8 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     tasks = [(work / shard_steps.CUT / f"{path.stem}.items", (path, folder, settings)) for path in articles]
     local_runner.run_tasks(shard_steps.CUT, tasks, _cut_task, settings.workers, len(tasks))
     for step in shard_steps.steps(folder, settings.num_shards):
-        tasks = [
-            (work / step.name / f"{bucket:05d}.items", (bucket, work, step, settings.num_shards))
-            for bucket in range(settings.num_shards)
-        ]
+        buckets = range(settings.num_shards)
+        tasks = [(work / step.name / f"{i:05d}.items", (i, work, step, settings.num_shards)) for i in buckets]
         local_runner.run_tasks(step.name, tasks, _step_task, settings.workers, len(tasks))
     return _sum_counts(work.iterdir())
 
@@ -68,12 +67,9 @@ _worker_vocabulary = functools.cache(vocabularies.load)
 
 def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
     vocabulary = _worker_vocabulary(folder)
-    items = (
-        item
-        for article in corpus_kind.read_articles(article_file)
-        for item in shard_steps.cut_article(article, vocabulary, settings.limits, settings.num_shards)
-    )
-    _write_items(output, items, settings.num_shards)
+    of_cut = (vocabulary, settings.limits, settings.num_shards)
+    parts = (shard_steps.cut_article(article, *of_cut) for article in corpus_kind.read_articles(article_file))
+    _write_items(output, itertools.chain.from_iterable(parts), settings.num_shards)
 
 
 def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: int) -> None:

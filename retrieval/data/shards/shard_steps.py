@@ -334,14 +334,10 @@ def _as_lead(lead: dict) -> dict:
 
 
 def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> bytes:
-    columns = {
-        "document_id": [passages.document_id(item["id"])],
-        "title": item["title_ids"],
-        **{name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")},
-        **{name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")},
-        **{f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")},
-    }
-    return tfrecords.serialized(columns)
+    columns = {"document_id": [passages.document_id(item["id"])], "title": item["title_ids"]}
+    columns |= {name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")}
+    columns |= {name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")}
+    return tfrecords.serialized(columns | {f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")})
 
 
 def _digests(ids: Sequence[int], lengths: Iterable[int]) -> list[int]:

@@ -33,9 +33,8 @@ _ROBERTA = "Roberta XLMRoberta Camembert Longformer Bart MBart".split()
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # The `model_type` of a config.json -> the class of its tokenizer.
-_OF_MODELS = {kind.lower(): kind for kind in ("Bert", "DistilBert", "Electra", "Roberta", "Llama")} | {
-    "mistral": "Llama"
-}
+_OF_MODELS = dict(bert="Bert", distilbert="DistilBert", electra="Electra", roberta="Roberta", llama="Llama")
+_OF_MODELS["mistral"] = "Llama"
 
 # What the parts of a tokenizer.json call what tokenizer_config.json changes, and the key there.
 _BERT_KEYS = dict(
@@ -95,9 +94,8 @@ def load(path: Path) -> Vocabulary:
         tokenizer_json.check_growth(config)
         usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
         tokenizer_json.name_special_tokens(config, settings, usual.values() if settings else ())
-        frame = tokenizer_json.take_frame(
-            path, config, settings, has_flags=kind in _WITH_FLAGS, has_types=_has_types(settings, kind)
-        )
+        flags = dict(has_flags=kind in _WITH_FLAGS, has_types=_has_types(settings, kind))
+        frame = tokenizer_json.take_frame(path, config, settings, **flags)
         tokens_in_text = settings.get("split_special_tokens") is not True
         return _word_piece(config, frame, tokens_in_text) or PublishedTokenizer(config, frame, tokens_in_text)
 

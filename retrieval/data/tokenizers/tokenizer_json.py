@@ -13,15 +13,13 @@ from tokenizers import Encoding, Tokenizer
 
 from retrieval import files
 from retrieval.data.tokenizers.template import PairTemplate, Template
-from retrieval.data.tokenizers.token_list import SPECIAL_TOKENS
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS
 from retrieval.errors import UserError
 
 Config = dict[str, Any]
 
 ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-USUAL: list[dict[str, str]] = [
-    dict(zip(("pad", "unk", "cls", "sep", "mask"), names)) for names in (ROBERTA, SPECIAL_TOKENS)
-]
+USUAL: list[dict[str, str]] = [dict(zip(BERT_ROLES, names)) for names in (ROBERTA, SPECIAL_TOKENS)]
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 _MOST_HOLES = 1000  # ids without a token

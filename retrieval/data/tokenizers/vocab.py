@@ -309,14 +309,8 @@ class WordPiece(Vocabulary):
         # only with every one-character piece numbered beforehand do equal texts give equal vocabularies. The same map
         # decides which of equally frequent characters it drops; those of `initial_alphabet` it never drops.
         pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=size,
-            min_frequency=2,
-            limit_alphabet=len(alphabet),
-            initial_alphabet=alphabet,
-            special_tokens=pieces,
-            show_progress=False,
-        )
+        known: dict[str, Any] = dict(limit_alphabet=len(alphabet), initial_alphabet=alphabet, special_tokens=pieces)
+        trainer = trainers.WordPieceTrainer(vocab_size=size, min_frequency=2, show_progress=False, **known)
         tokenizer = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
         tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
         ids = tokenizer.get_vocab()

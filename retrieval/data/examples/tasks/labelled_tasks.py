@@ -145,8 +145,5 @@ def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
         _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
     if behind := written["positives left out"]:
         known = written["pairs"] + behind
-        _log.warning(
-            "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
-            "negatives of their queries",
-            *(behind, known, 100 * behind / known),
-        )
+        counts = f"{behind} of {known} positives ({behind / known:.0%})"
+        _log.warning("%s are not trained on (config.pairs.positives), nor are they negatives of their queries", counts)
