@@ -176,10 +176,8 @@ class Drawn(NamedTuple):
     def _lane(self, number: int) -> _Lane:
         tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
         shard, seed = seqio.ShardInfo(number, self.lanes), np.random.SeedSequence([self.seed, number]).generate_state(1)
-        options: dict[str, Any] = dict(
-            shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1), verbose=False
-        )
-        options["trim_output_features"] = False  # the tasks cut, and keep the last [SEP]
+        options: dict[str, Any] = dict(shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1))
+        options |= dict(verbose=False, trim_output_features=False)  # the tasks cut, and keep the last [SEP]
         dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
         return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
 

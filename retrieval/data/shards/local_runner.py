@@ -58,10 +58,7 @@ def run_tasks(
     pending: set[concurrent.futures.Future] = set()
     with _deaf():  # for the tracker of its semaphores is a process, too
         pool = concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent)
-    with (
-        pool,
-        terminal.progress(desc=name, total=total, unit="task") as progress,
-    ):
+    with pool, terminal.progress(desc=name, total=total, unit="task") as progress:
         try:
             for output, arguments in tasks:
                 if output.exists():

@@ -253,11 +253,7 @@ class WordPiece(Vocabulary):
     splits_at_spaces = True
 
     def __init__(
-        self,
-        tokens: Sequence[str],
-        folds_accents: bool = True,
-        lower_case: bool = True,
-        tokens_in_text: bool = False,
+        self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True, tokens_in_text: bool = False
     ):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
         super().__init__(tokens, BERT_ROLES, bert_tokenizer(model, folds_accents, lower_case))
