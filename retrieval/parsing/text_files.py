@@ -31,6 +31,7 @@ _PACKED = re.compile(  # what files begin with that are packed in another way, a
 )
 _PIECE = 1 << 20
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
 
 
@@ -193,12 +194,8 @@ def strings(record: Any, field: str, at: str) -> list[str]:
 
 def refuse_surrogates(value: str, field: str, at: str) -> None:
     """Checks a field that was read at `at`."""
-    if value.isascii():
-        return
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
+    if not value.isascii() and (half := _SURROGATE.search(value)):
+        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({half[0]!r} at {half.start()})")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
