@@ -88,8 +88,7 @@ def _open(source: str, name: str) -> tuple[Any, Any]:
             f"{builder.info.full_name.rpartition('/')[0]} --data_dir={builder.data_dir_root}` with a network, "
             "or give ?data_dir= the folder where it is prepared"
         )
-    missing = _KNOWN[name][1] - set(builder.info.features)
-    if missing:
+    if missing := _KNOWN[name][1] - set(builder.info.features):
         raise UserError(f"{source}: a config without the features {', '.join(sorted(missing))}; use the default one")
     split = options.get("split", _KNOWN[name][0])
     order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)

@@ -210,7 +210,7 @@ class _Lane:
             raise unreadable(self.name, error) from error
         except StopIteration:
             raise UserError(
-                f"{self.name}: no example in its files: take fewer config.data.lanes, or more data"
+                f"{self.name}: no example in its files: take fewer config.data.lanes or more data"
             ) from None
 
     def save(self, folder: Path) -> None:
@@ -225,10 +225,8 @@ class _Lane:
         try:
             tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise UserError(
-                f"{folder / self.name}: not a position in this data ({first_line(error)}); delete the checkpoint "
-                "and train again"
-            ) from error
+            why = f"not a position in this data ({first_line(error)})"
+            raise UserError(f"{folder / self.name}: {why}; delete the checkpoint and train again") from error
 
 
 def lane_name(number: int) -> str:

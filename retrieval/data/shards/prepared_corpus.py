@@ -107,14 +107,12 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
     for task in ("ict", "bfs", "wlp", "mlm"):
         pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
         last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
-        last_buckets = {int(name.rpartition(" ")[2]): counts.pop(name) for name in last}
-        tasks[task] = {
-            "pairs": pairs,
-            "last_buckets": {str(bucket): last_buckets[bucket] for bucket in sorted(last_buckets)},
-            "tokens": round(query + document),
-            "query_tokens": round(query / max(pairs, 1), 2),
-            "document_tokens": round(document / max(pairs, 1), 2),
+        last_buckets = sorted((int(name.rpartition(" ")[2]), counts.pop(name)) for name in last)
+        tasks[task] = {"pairs": pairs, "last_buckets": {str(bucket): count for bucket, count in last_buckets}}
+        means = {
+            f"{side}_tokens": round(sum / max(pairs, 1), 2) for side, sum in (("query", query), ("document", document))
         }
+        tasks[task] |= {"tokens": round(query + document), **means}
     broken = sorted(name for name in counts if name.startswith("broken: "))
     plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
     problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]

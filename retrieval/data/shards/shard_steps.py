@@ -106,22 +106,12 @@ def cut_article(
     counts.update(["articles with a web address"] if item.url else [])
     counts.update([] if cut else ["articles without a passage (too short)"])
     yield from ((COUNT, name, count) for name, count in counts.items())
+    of_article = {"title": item.title, "title_ids": title, "title_bucket": buckets(of_title), "url": item.url}
     for passage, digests in zip(cut, of_passages):
-        body = {
-            "id": passage.id,
-            "title": item.title,
-            "title_ids": title,
-            "title_bucket": buckets(of_title),
-            "section": passage.section,
-            "text": passage.text,
-            "url": item.url,
-            **passage.tokens._asdict(),
-            "buckets": buckets(digests),
-            "in_lead": passage.in_lead,
-            "links": len(passage.targets),
-        }
+        body = {"id": passage.id, "section": passage.section, "text": passage.text, "in_lead": passage.in_lead}
+        body |= passage.tokens._asdict() | {"buckets": buckets(digests), "links": len(passage.targets)}
         shown = _as_lead(dict.fromkeys(own_lead, ()) if passage.in_lead else own_lead)
-        yield PASSAGE, _shard(passage.id, num_shards), body | shown
+        yield PASSAGE, _shard(passage.id, num_shards), of_article | body | shown
         for target in passage.targets:
             yield REQUEST, target, passage.id
 
@@ -207,12 +197,7 @@ def attach(
 
 
 def write_shard(
-    shard: int,
-    items: Iterable[dict],
-    neighbours: Iterable[dict],
-    shared: Iterable[Sequence],
-    folder: Path,
-    num_shards: int,
+    shard: int, items: Iterable[dict], neighbours: Iterable[dict], shared: Iterable[list], folder: Path, num_shards: int
 ) -> Iterator[Item]:
     """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
 
@@ -249,8 +234,7 @@ def write_shard(
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))
             table.update(f"{task} {LAST_BUCKET} {bucket}" for task, buckets in last.items() for bucket in buckets)
-            if kept := item["buckets"].count(holdout.KEPT):
-                table[KEPT_SENTENCES] += kept
+            table.update([KEPT_SENTENCES] * item["buckets"].count(holdout.KEPT))
         for _, example in links:
             linked.write(example)
     for name, count in table.items():
@@ -318,15 +302,12 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
     return table
 
 
-def _without_pairs(item: dict, counts: list[int]) -> Iterator[str]:
+def _without_pairs(item: dict, counts: list[int]) -> list[str]:
     """Why a passage has no pair of a task."""
-    ict, bfs, wlp, _ = counts
-    if not ict:
-        yield f"{WITHOUT_PAIR} of ICT: one sentence alone"
-    if not bfs:
-        yield f"{WITHOUT_PAIR} of BFS: {'part of the lead itself' if item['in_lead'] else 'no lead in its article'}"
-    if not wlp:
-        yield f"{WITHOUT_PAIR} of WLP: {'no link that leads to a lead' if item['links'] else 'no link'}"
+    bfs = "part of the lead itself" if item["in_lead"] else "no lead in its article"
+    wlp = "no link that leads to a lead" if item["links"] else "no link"
+    reasons = {"ICT": "one sentence alone", "BFS": bfs, "WLP": wlp}
+    return [f"{WITHOUT_PAIR} of {task}: {why}" for (task, why), count in zip(reasons.items(), counts) if not count]
 
 
 def _as_lead(lead: dict) -> dict:

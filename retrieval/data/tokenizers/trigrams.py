@@ -91,9 +91,7 @@ class Trigrams(Vocabulary):
         tokens, cases = model.get("vocab"), [model.get(name) for name in ("folds_accents", "lower_case")]
         are_tokens = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
         if not are_tokens or not all(isinstance(case, bool) for case in cases):
-            raise UserError(
-                f"vocabulary {path}: its model has no list of trigrams, or cases not true or false; copy it again"
-            )
+            raise UserError(f"vocabulary {path}: no list of trigrams, or flags not true or false; copy it again")
         check_tokens(Path(path), tokens)
         return cls(tokens, *cases)
 

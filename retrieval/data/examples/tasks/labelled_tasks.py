@@ -123,12 +123,9 @@ def of_chosen(
     counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
     # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
     times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
-    example = {
-        "query": query_row(record["query"], lengths["query"], specials),
-        "document": tf.stack([tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=FILLER) for ids in rows]),
-        "document_id": tf.gather(record["document_id"], chosen),
-        "log_q": tf.math.log(times * weight),
-    }
+    padded = [tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=FILLER) for ids in rows]
+    example = {"query": query_row(record["query"], lengths["query"], specials), "document": tf.stack(padded)}
+    example |= {"document_id": tf.gather(record["document_id"], chosen), "log_q": tf.math.log(times * weight)}
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if pair_shards.GUIDE in lengths:
