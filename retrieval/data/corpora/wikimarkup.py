@@ -39,6 +39,10 @@ _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
 
 _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
+# A comment that has lines of its own takes its last line break along.
+_COMMENT = re.compile(r"(?:(?<=\n)|\A)<!(?=--).*?-->\n?|<!(?=--).*?(?:-->|\Z)", re.DOTALL)
+_OF_TAGS = ((wikinames.INLINE_TAGS, ""), (["br"], " "), (wikinames.BLOCK_TAGS, "\n\n"), (wikinames.DROPPED_TAGS, HOLE))
+_SHOWN = {name: shown for names, shown in _OF_TAGS for name in names}
 # Headings are left to `_blocks`: a long line of '== == ==' overflows the C stack of the parser.
 _LINE_OF_HEADING = re.compile("^(?==)", re.MULTILINE)
 _LITERAL = {ord(c): f"&#{ord(c)};" for c in "<&[]{}|'=*#:;_!-"}
@@ -96,8 +100,8 @@ def _without_tags(text: str) -> str:
     while match := _TAG.search(text, position):
         pieces.append(text[position : match.start()].replace("<", "&lt;"))
         position = match.end()
-        if match[0] == "<!--":
-            position = _end_of_comment(text, match.start())
+        if comment := _COMMENT.match(text, match.start()):
+            position = comment.end()
             continue
         name = match[2].lower()
         opens = not match[1] and not match[3].endswith("/")
@@ -107,30 +111,12 @@ def _without_tags(text: str) -> str:
                 content, position = text[position : end.start()], end.end()
             else:
                 unclosed.add(name)
-        pieces.append(_shown(match[0], name, content))
+        shown = (
+            _SHOWN.get(name) if name != "nowiki" else foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
+        )
+        pieces.append(match[0].replace("<", "&lt;") if shown is None else shown)
     pieces.append(text[position:].replace("<", "&lt;"))
     return _LINE_OF_HEADING.sub(HOLE, "".join(pieces))
-
-
-def _shown(tag: str, name: str, content: str | None) -> str:
-    if name == "nowiki":
-        return foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
-    if name in wikinames.DROPPED_TAGS:
-        return HOLE
-    if name in wikinames.BLOCK_TAGS:
-        return "\n\n"
-    if name in wikinames.INLINE_TAGS:
-        return " " if name == "br" else ""
-    return tag.replace("<", "&lt;")
-
-
-def _end_of_comment(text: str, start: int) -> int:
-    """A comment that has lines of its own takes its last line break along."""
-    end = text.find("-->", start) + 3
-    if end < 3:
-        return len(text)
-    own_line = start == 0 or text[start - 1] == "\n"
-    return end + 1 if own_line and text[end : end + 1] == "\n" else end
 
 
 def _refuse_hard(text: str) -> None:
