@@ -8,6 +8,7 @@ prepared there is read without a network.
 import contextlib
 import glob
 import importlib.util
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
@@ -117,17 +118,11 @@ def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
 def _refuse_strange_features(source: str, folder: Path) -> None:
     """TFDS imports the module of every feature that prepared data names, so the names must be of its own features."""
     for path in glob.glob(f"{glob.escape(str(folder))}/**/features.json", recursive=True):
-        for name in _class_names(files.read_json(Path(path))):
+        pairs: list[tuple[str, Any]] = []  # of all objects within each other
+        json.loads(json.dumps(files.read_json(Path(path))), object_pairs_hook=pairs.extend)
+        for name in (value for key, value in pairs if key in _CLASS_KEYS and isinstance(value, str)):
             if not name.startswith("tensorflow_datasets.core.features."):
                 raise UserError(f"{source}: {path} asks for the code of '{name[:100]}', which is not of TFDS")
-
-
-def _class_names(value: dict | list) -> Iterator[str]:
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(part, dict | list):
-            yield from _class_names(part)
-        elif key in _CLASS_KEYS and isinstance(part, str):
-            yield part
 
 
 @contextlib.contextmanager

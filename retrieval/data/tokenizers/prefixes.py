@@ -44,24 +44,11 @@ class Prefixes(NamedTuple):
         Raises:
           UserError: one leaves no room for a text.
         """
-        prefixes, joined = [data.get(name, "") for name in NAMES], data.get("titles", PAIR) == JOINED
-        marks = [_mark(prefix, vocabulary) for prefix in prefixes]
-        # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
-        query, document = (
-            mark or tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for mark, prefix in zip(marks, prefixes)
+        (query, first, is_first_apart), (document, second, is_second_apart) = (
+            _prompt(data, vocabulary, side) for side in prompts.USUAL
         )
-        for side, prefix, ids in zip(prompts.USUAL, prefixes, (query, document)):
-            specials, length = vocabulary.template.size(), data.get(f"{side}_length", math.inf)
-            if ids and specials + len(ids) >= length:
-                raise UserError(
-                    f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {specials} special ones no token is "
-                    f"left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
-                )
-        apart = vocabulary.splits_at_spaces and all(
-            mark or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
-            for mark, prefix, ids in zip(marks, prefixes, (query, document))
-        )
-        first, second = ("" if mark else prefix for mark, prefix in zip(marks, prefixes))
+        joined = data.get("titles", PAIR) == JOINED
+        apart = vocabulary.splits_at_spaces and is_first_apart and is_second_apart
         is_plain = not (first or second or joined)
         return cls(query, document, joined, None if apart or is_plain else (first, second))
 
@@ -117,9 +104,22 @@ def type_change(data: Mapping[str, Any], sep_id: int) -> int:
     return -1 if data.get("titles", PAIR) == JOINED else sep_id
 
 
-def _mark(prefix: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """A prefix that is a token by itself, such as ColBERT's '[unused0]' and '[Q] '; () for any other."""
-    return (vocabulary.tokens.index(prefix),) if _MARK.fullmatch(prefix) and prefix in vocabulary.tokens else ()
+def _prompt(data: Mapping[str, Any], vocabulary: Vocabulary, side: str) -> tuple[tuple[int, ...], str, bool]:
+    """The tokens of a side's prefix; its text, '' where it is a token by itself, such as ColBERT's '[unused0]', '[Q] '.
+
+    And whether it and what follows have the tokens of either.
+    """
+    prefix, length = data.get(prompts.USUAL[side], ""), data.get(f"{side}_length", math.inf)
+    is_token = bool(_MARK.fullmatch(prefix)) and prefix in vocabulary.tokens
+    # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
+    ids = [vocabulary.tokens.index(prefix)] if is_token else vocabulary.encode(prefix.rstrip()) if prefix else []
+    if ids and vocabulary.template.size() + len(ids) >= length:
+        raise UserError(
+            f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {vocabulary.template.size()} special ones no "
+            f"token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+        )
+    is_apart = is_token or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
+    return tuple(ids), "" if is_token else prefix, is_apart
 
 
 NONE = Prefixes()

@@ -336,7 +336,7 @@ class _Words(dict[str, Sequence[int]]):
     def __missing__(self, word: str) -> Sequence[int]:
         if word == SEPARATOR:
             return (self._sep_id,)
-        if _is_unknown(word):
+        if len(word) > _LONGEST_WORD and word.isascii() and word.isalnum():  # whatever the normaliser leaves of it
             return (self._unk_id,)
         if len(word) > _LONGEST_KEPT:
             return self._ask(word)
@@ -347,11 +347,6 @@ class _Words(dict[str, Sequence[int]]):
                 self.clear()
             self[word] = ids
         return ids
-
-
-def _is_unknown(word: str) -> bool:
-    """Whether a word is too long to have pieces, whatever the normaliser leaves of it: one of letters and digits is."""
-    return len(word) > _LONGEST_WORD and word.isascii() and word.isalnum()
 
 
 def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
