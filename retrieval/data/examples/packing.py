@@ -304,10 +304,7 @@ Places: TypeAlias = Callable[[Mapping[str, Rows]], Rows | None]
 
 
 def choose_rows(
-    packing: Packing,
-    lengths: Mapping[str, Sequence[int]],
-    sample: Sequence[Arrays],
-    places: Places = lambda texts: None,
+    packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Sequence[Arrays], places: Places = lambda _: None
 ) -> Packing | None:
     """The packing with the fewest tokens in which the sample never falls behind by more than a batch.
 

@@ -42,11 +42,7 @@ _START = multiprocessing.get_context("spawn")
 
 
 def run_tasks(
-    name: str,
-    tasks: Iterable[tuple[Path, tuple]],
-    function: Callable[..., None],
-    workers: int,
-    total: int | None = None,
+    name: str, tasks: Iterable[tuple[Path, tuple]], function: Callable, workers: int, total: int | None = None
 ) -> None:
     """Calls `function(output, *arguments)` in worker processes for every task whose `output` does not exist yet.
 

@@ -12,9 +12,8 @@ from tokenizers import models, processors
 
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
-from retrieval.data.tokenizers.template import Template
+from retrieval.data.tokenizers.template import Frame, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines
-from retrieval.data.tokenizers.tokenizer_json import Frame
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece, bert_tokenizer
 from retrieval.errors import UserError, library_errors
 
@@ -57,7 +56,7 @@ class PublishedTokenizer(Vocabulary):
         tokens_in_text: whether a special token that is written in a text is that token.
         """
         tokens, tokenizer = tokenizer_json.tokens(config), tokenizer_json.tokenizer(config)
-        super().__init__(tokens, frame.roles, tokenizer, frame.template, frame.pair)
+        super().__init__(tokens, tokenizer, frame)
         self.tokens_in_text, self._published = tokens_in_text, frame.template
         self._tokenizer.encode_special_tokens = not tokens_in_text
         normalizer = self._tokenizer.normalizer

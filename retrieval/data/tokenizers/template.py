@@ -1,6 +1,6 @@
 """What stands around a text, as the folder of its tokenizer has it: `[CLS] text [SEP]`, `text </s>`, or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -100,6 +100,19 @@ class PairTemplate(NamedTuple):
         room = max(0, length - len(self.before) - len(self.between) - len(self.behind))
         query = _beside(query, document, room)
         return [*self.before, *query, *self.between, *document[: room - len(query)], *self.behind]
+
+
+class Frame(NamedTuple):
+    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text, and a pair.
+
+    Attributes:
+      template: by default that of [CLS] and [SEP], also around a pair.
+      pair: None where the post-processor makes pairs of a kind that no model here reads.
+    """
+
+    roles: Mapping[str, str]
+    template: Template | None = None
+    pair: PairTemplate | None = None
 
 
 def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:

@@ -7,12 +7,12 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate, Template
+from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS
 from retrieval.errors import UserError
 
@@ -25,17 +25,6 @@ FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": T
 _MOST_HOLES = 1000  # ids without a token
 _MOST_GROWTH = 64  # characters that a normalizer makes of one
 _MOST_AROUND = 256  # tokens around a text
-
-
-class Frame(NamedTuple):
-    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text, and a pair.
-
-    `pair` is None where the post-processor makes pairs of a kind that no model here reads.
-    """
-
-    roles: Mapping[str, str]
-    template: Template
-    pair: PairTemplate | None
 
 
 def read(path: Path) -> Config:

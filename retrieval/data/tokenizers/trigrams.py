@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import models
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate
+from retrieval.data.tokenizers.template import Frame, PairTemplate
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary, bert_tokenizer, bert_words, word_counts
 from retrieval.errors import UserError
@@ -34,7 +34,7 @@ class Trigrams(Vocabulary):
     def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
         self._ids = {token: i for i, token in enumerate(tokens)}
         splitter = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
-        super().__init__(tokens, BERT_ROLES, splitter)  # whose model is never asked
+        super().__init__(tokens, splitter, Frame(BERT_ROLES))  # whose model is never asked
         self.folds_accents, self.lower_case = folds_accents, lower_case
 
     def encode(self, text: str) -> list[int]:

@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate, Template
+from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens, folds_and_lowers, read_lines
 from retrieval.errors import UserError, library_errors
 from retrieval.parsing import accents, text_files
@@ -61,21 +61,14 @@ class Vocabulary:
     tokens_in_text: bool = False
     splits_at_spaces: bool = False
 
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        roles: Mapping[str, str],
-        tokenizer: Tokenizer,
-        template: Template | None = None,
-        pair_template: PairTemplate | None = None,
-    ):
-        """Args are the tokens, of which `roles` are special, and templates; by default those of [CLS] and [SEP]."""
+    def __init__(self, tokens: Sequence[str], tokenizer: Tokenizer, frame: Frame):
+        """Args are the tokens, what makes them of a text, and which of them are special."""
         self.tokens = list(tokens)
         self._tokenizer = tokenizer
-        ids = {role: self.tokens.index(token) for role, token in roles.items() if token}
+        ids = {role: self.tokens.index(token) for role, token in frame.roles.items() if token}
         self.pad_id, self.unk_id, self.mask_id, self.eos_id = (ids.get(role, -1) for role in _ROLES)
-        self.template = template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
-        self.pair_template = pair_template if template else PairTemplate(*self.template, of_first=1)
+        self.template = frame.template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
+        self.pair_template = frame.pair if frame.template else PairTemplate(*self.template, of_first=1)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -256,7 +249,7 @@ class WordPiece(Vocabulary):
         self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True, tokens_in_text: bool = False
     ):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, BERT_ROLES, bert_tokenizer(model, folds_accents, lower_case))
+        super().__init__(tokens, bert_tokenizer(model, folds_accents, lower_case), Frame(BERT_ROLES))
         self.FILE = "vocab.txt" if folds_accents and lower_case and not tokens_in_text else "tokenizer.json"
         self.folds_accents, self.lower_case, self.tokens_in_text = folds_accents, lower_case, tokens_in_text
         if tokens_in_text:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.data.examples.example_kind import Lengths
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
@@ -18,6 +19,7 @@ from retrieval.libraries import tf
 from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
+Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known positives of a record's query
 
 
 _TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
@@ -49,7 +51,7 @@ class LabelledTask(TaskKind):
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
 
 
-def known_ids(folder: Path | None) -> Callable[[Record], tf.Tensor]:
+def known_ids(folder: Path | None) -> Known:
     """What gives the ids of all known positives of a record's query, of the folder of the labelled examples."""
     assert folder, "a task without labelled examples has ended the run"
     ids, starts = map(tf.constant, pair_shards.read_known(folder))
@@ -86,14 +88,7 @@ class LabelledPairs(LabelledTask):
         return make
 
 
-def draw(
-    record: Record,
-    seed: tf.Tensor,
-    lengths: Mapping[str, int],
-    specials: Specials,
-    weight: float,
-    known: Callable[[Record], tf.Tensor],
-) -> Record:
+def draw(record: Record, seed: tf.Tensor, lengths: Lengths, specials: Specials, weight: float, known: Known) -> Record:
     """The query, and `[CLS] title [SEP] text [SEP]` of the positive and of negatives, which are drawn.
 
     Of these there are `lengths["document_id"] - 1`. Where the record has fewer, each is taken before one is again.
@@ -110,12 +105,7 @@ def draw(
 
 
 def of_chosen(
-    record: Record,
-    chosen: tf.Tensor,
-    lengths: Mapping[str, int],
-    specials: Specials,
-    weight: float,
-    known: Callable[[Record], tf.Tensor],
+    record: Record, chosen: tf.Tensor, lengths: Lengths, specials: Specials, weight: float, known: Known
 ) -> Record:
     """The example of some texts of a record, the positive first; `chosen` [K] are their places."""
     negatives, length = lengths["document_id"] - 1, lengths["document"]
