@@ -1,7 +1,6 @@
 """MediaWiki XML exports, streamed page by page; `wikitext.parse` turns one into an article."""
 
 import bz2
-import contextlib
 import gzip
 import io
 import itertools
@@ -97,9 +96,7 @@ def read_pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
     if expat.version_info < _OLDEST_EXPAT:
         raise UserError(f"{expat.EXPAT_VERSION} is unsafe: use a Python whose expat is 2.4.1 or newer")
     pages = _pages(Path(path))
-    first = next(pages, None)
-    if first is None:
-        raise UserError(f"{path}: a MediaWiki export without a page")
+    first = next(pages, Broken(f"{path}: a MediaWiki export without a page"))
     if isinstance(first, Broken):
         raise UserError(f"{first.message}; expected a MediaWiki export: .xml, .xml.bz2 or .xml.gz")
     return itertools.chain([first], pages)
@@ -107,7 +104,7 @@ def read_pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
 
 def _pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
     export = _Export(path)
-    with contextlib.closing(_open(path)) as file:
+    with _open(path) as file:
         try:
             while chunk := file.read1(_CHUNK):  # `read` would lose what it read before damage
                 export.parse(chunk)

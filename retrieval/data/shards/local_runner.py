@@ -191,9 +191,8 @@ def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[A
 
 
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
-    done, rest = concurrent.futures.wait(pending, return_when=when)
-    pending.clear()
-    pending.update(rest)
+    done, _ = concurrent.futures.wait(pending, return_when=when)
+    pending -= done
     for future in done:
         future.result()
     return len(done)
