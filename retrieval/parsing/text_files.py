@@ -97,7 +97,7 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
       dialect: gives the options of `csv.reader` for the first line.
 
     Raises:
-      UserError: as `byte_lines`, or a quotation mark is not closed, or a row is longer than MOST_BYTES.
+      UserError: a quotation mark is not closed, or a row is longer than MOST_BYTES.
     """
     csv.field_size_limit(MOST_BYTES)  # Python's own, 128 KiB, is less than many documents
     size = 0

@@ -13,7 +13,7 @@ from tokenizers import models, processors
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
 from retrieval.data.tokenizers.template import Frame, Template
-from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines, read_object
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece, bert_tokenizer
 from retrieval.errors import UserError, library_errors
 
@@ -107,18 +107,11 @@ def _has_types(settings: Mapping[str, Any], kind: str) -> bool:
 
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside say; of a `tokenizer.json` alone, nothing."""
-    config, own, names = (_record(path.with_name(name)) for name in BESIDE)
+    config, own, names = (read_object(path.with_name(name)) for name in BESIDE)
     kind = own.get("tokenizer_class") or config.get("tokenizer_class") or _OF_MODELS.get(str(config.get("model_type")))
-    lowers = _record(path.with_name(_LOWERS)).get("do_lower_case") is True
+    lowers = read_object(path.with_name(_LOWERS)).get("do_lower_case") is True
     settings = names | own
     return {"tokenizer_class": kind, "lowers": lowers} | settings if config or settings or lowers else {}
-
-
-def _record(path: Path) -> dict[str, Any]:
-    value = files.read_json(path) if path.is_file() else {}
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object; copy it again")
-    return value
 
 
 def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
@@ -133,7 +126,7 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
         return kind
     tokens = read_lines(path)
     added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
-    added |= _record(path.with_name(_ADDED)).keys()
+    added |= read_object(path.with_name(_ADDED)).keys()
     is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
     if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
         raise UserError(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -30,11 +31,22 @@ def read_lines(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in lines]
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty where there is no such file.
+
+    Raises:
+      UserError: it is damaged, or something else.
+    """
+    value = files.read_json(path) if path.is_file() else {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object; copy it again")
+    return value
+
+
 def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
     """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
     beside = path.with_name("tokenizer_config.json")
-    config = files.read_json(beside) if beside.is_file() else {}
-    config = config if isinstance(config, dict) else {}
+    config = read_object(beside)
     is_cased = sum(token != token.lower() for token in tokens) > _UPPER_CASE
     lower_case, strips = config.get("do_lower_case", not is_cased), config.get("strip_accents")
     if not (isinstance(lower_case, bool) and isinstance(strips, bool | None)):

@@ -146,8 +146,8 @@ def take_frame(path: Path, config: Config, settings: Mapping[str, Any], *, has_f
     if processor or settings:
         before, behind, pair = _around(processor, set(ids.values()))
     else:  # our own, or one that nobody has said anything about
-        ends = next(([cls, sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
-        before, behind = [ids[name] for name in ends[:1]], [ids[name] for name in ends[1:]]
+        ends = (([ids[cls]], [ids[sep]]) for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids)
+        before, behind = next(ends, ([], []))
         pair = PairTemplate(tuple(before), tuple(behind), tuple(behind), len(behind))
     flags = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")} if has_flags else {}
     flags = {name: flag for name, flag in flags.items() if flag is not None}
