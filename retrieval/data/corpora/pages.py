@@ -4,7 +4,6 @@ Headings begin sections, and links between pages of the corpus are kept.
 """
 
 import collections
-import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -330,14 +329,7 @@ class MarkdownPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of the HTML that the text stands for."""
         title, body = front_matter.split(text)
-        return _read(_parser().render(body), id).outline(title)
-
-
-@functools.cache
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark").enable("table")
-    parser.inline.ruler.after("link", "note", _note)
-    return parser
+        return _read(_MARKDOWN.render(body), id).outline(title)
 
 
 def _note(state: StateInline, silent: bool) -> bool:
@@ -347,6 +339,10 @@ def _note(state: StateInline, silent: bool) -> bool:
         state.push("text", "", 0).content = match[2] or match[1]
     state.pos = match.end() if match else state.pos
     return match is not None
+
+
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKDOWN.inline.ruler.after("link", "note", _note)
 
 
 @register
