@@ -191,6 +191,11 @@ _PAGES = (commands_page, fields_page, stages_page, experiments_page, formats_pag
 PAGES: Mapping[str, Callable[[], str]] = {f"{page.__name__.removesuffix('_page')}.md": page for page in _PAGES}
 
 
+def _flags(module: str) -> str:
+    of_module = flags.FLAGS.flags_by_module_dict()[module]
+    return _table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module))
+
+
 def _fenced(block: re.Match[str]) -> str:
     """An indented block of a docstring, as a block of Markdown."""
     return f"```sh\n{textwrap.dedent(block[0])}```\n"

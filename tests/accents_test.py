@@ -24,23 +24,10 @@ def test_accents_go(text, folded):
     assert accents.fold(text) == folded == accents.fold(folded)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ベルリンの壁",
-        "ハ\u3099 ハ\u309a",
-        "हिन्दी में",
-        "ภาษาไทย",
-        "தமிழ்",
-        "မြန်မာ",
-        "ភាសាខ្មែរ",
-        "한국어",
-        "Новый йод",
-        "Ǝ",
-    ],
-)
-def test_marks_that_are_letters_stay(text):
-    assert accents.fold(text) == unicodedata.normalize("NFC", text)
+def test_marks_that_are_letters_stay():
+    scripts = ["ベルリンの壁", "ハ\u3099 ハ\u309a", "हिन्दी में", "ภาษาไทย", "தமிழ்", "မြန်မာ", "ភាសាខ្មែរ", "한국어"]
+    for text in (*scripts, "Новый йод", "Ǝ"):
+        assert accents.fold(text) == unicodedata.normalize("NFC", text)
 
 
 def test_latin_and_greek_letters_fold_as_in_bert():

@@ -1,6 +1,5 @@
 """The stage `inspect`: mistakes in texts and labelled examples are counted, told in the log, and written down."""
 
-import dataclasses
 import json
 import logging
 
@@ -97,7 +96,7 @@ def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):
         (tmp_path / f"{name}.html").write_text(page_text)
     options = dict.fromkeys(("documents.id", "documents.title", "documents.text", "documents.url"), "")
     source = corpus_kind.open_source(str(tmp_path), options, tmp_path / "no.lock")
-    settings = dataclasses.replace(tiny.SETTINGS, limits=Limits(64, 1, 1))
+    settings = tiny.SETTINGS._replace(limits=Limits(64, 1, 1))
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
     assert statistics["examples"] == {"pages dropped: redirects to other pages": "old.html"}
     texts = [Candidate(id, "", pages[id[0]]) for id in ("a:0", "b:0")] + [Candidate("all:3", "", pages["b"])]

@@ -11,7 +11,7 @@ from support import exported
 
 import retrieval
 from configs import reqa
-from retrieval.data.examples.batches import Batches, open_lanes
+from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
@@ -61,19 +61,6 @@ def test_a_joined_title_is_the_beginning_of_its_text(title, prefix):
     assert row.numpy().tolist() == expected
 
 
-@pytest.mark.parametrize(("title", "text"), [("New York", "city of"), ("", "city of"), ("New York", "")])
-def test_a_joined_title_of_byte_pairs_is_one_text(title, text):
-    """A word begins with its space there, but for the first of a text."""
-    vocabulary = vocabularies.load(ROBERTA)
-    joined = Prefixes.of({"titles": "joined"}, vocabulary)
-    ((of_title, of_text),) = joined.encode_documents(vocabulary, [title], [text])
-    whole = vocabulary.single(vocabulary.encode(f"{title} {text}".strip()), 64)
-    assert joined.document_rows(vocabulary, of_title, of_text, 64) == [whole]
-    specials = Specials.of(vocabulary, joined.of_stored)
-    stored = (np.array(part, np.int32) for part in (of_title, of_text))
-    assert document_row(*stored, 64, specials).numpy().tolist() == whole
-
-
 @pytest.mark.parametrize("titles", ["pair", "joined"])
 @pytest.mark.parametrize("words", ["word pieces", "byte pairs"])
 def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
@@ -90,7 +77,7 @@ def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
     name, _ = register(Stored(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
     lengths, device = pair_lengths(12, 24), SingleDeviceSharding(jax.devices()[0])
     converter = Converter(PAIRS, lengths, type_change(config.data, vocabulary.sep_id))
-    lanes = open_lanes(name, lengths, converter, batch_size=3, lanes=1, seed=0, sharding=device)
+    lanes = Drawn(name, lengths, converter, batch_size=3, lanes=1, seed=0).open_lanes(device)
     batch = next(Batches({"": lanes}, device))
     encoded = [row for (row,) in towers.candidate_windows(config, vocabulary, texts)]
     seen = {tuple(row) for row in np.concatenate([batch["query"], batch["document"][:, 0, :12]], axis=1).tolist()}

@@ -1,6 +1,5 @@
 """prepare: the same shards from every runner, WLP's join, and going on where it was cut off."""
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -101,7 +100,7 @@ def shard_bytes(folder):
 
 
 def test_beam_writes_the_same_bytes(corpus, tmp_path):
-    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
+    settings = SETTINGS._replace(runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
     statistics = prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert statistics["tasks"] == corpus[1]["tasks"] and statistics["examples"] == corpus[1]["examples"]
@@ -129,8 +128,8 @@ def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypa
     source = corpus_kind.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
-    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
-    settings = dataclasses.replace(settings, vocabulary=tmp_path / "local" / "vocab.txt")
+    settings = SETTINGS._replace(runner="DirectRunner", beam_options=options)
+    settings = settings._replace(vocabulary=tmp_path / "local" / "vocab.txt")
     assert prepared_corpus.prepare(source, tmp_path / "beam", settings) == statistics
     assert shard_bytes(tmp_path / "beam") == shard_bytes(tmp_path / "local")
 
@@ -144,14 +143,14 @@ def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(local_runner, "write_items", functools.partial(local_runner.write_items, memory=2000))
     for module in (local_runner, shard_steps):
         monkeypatch.setattr(module, "Sorter", functools.partial(Sorter, memory=4000))
-    settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
+    settings = SETTINGS._replace(vocabulary=corpus[0] / "vocab.txt")
     assert prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings) == corpus[1]
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert len(runs) > 100 and max(runs) < 30
 
 
 def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
-    settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
+    settings = SETTINGS._replace(vocabulary=corpus[0] / "vocab.txt")
     real = local_runner.run_tasks
 
     def cut_off(name, *args, **kwargs):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data.examples import example_kind, token_rows
+from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.tasks import corpus_tasks
@@ -68,15 +68,6 @@ def test_long_texts_are_cut_and_keep_their_sep():
         assert len(example["query"]) <= 4 and example["query"][-1] == SEP
         assert len(example["document"]) <= 8 and example["document"][-1] == SEP
         assert example["document"][:4] == (CLS, 5, 6, SEP)
-
-
-@pytest.mark.parametrize("tokens", (11, 12, 16))
-@pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
-def test_a_pair_is_that_of_the_vocabulary(title, tokens):
-    """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
-    first, second = ([VOCABULARY.tokens.index(word) for word in words] for words in (title, ["bee"] * tokens))
-    pair = token_rows.pair(tf.constant(first, tf.int32), tf.constant(second), 16, Specials.of(VOCABULARY))
-    assert pair.numpy().tolist() == VOCABULARY.pair(first, second, 16)
 
 
 def test_mlm_masks_15_percent_as_bert_does():

@@ -155,11 +155,7 @@ def test_a_module_is_an_article_of_sections(site):
 def test_a_packages_exports_link_to_their_modules(site):
     redirects = {r.title: r.target for r in pydocs.parse(pages_of(site)["demo"]) if isinstance(r, Redirect)}
     # `demo.surface` is an article of its own, `demo.dumps` is another package's.
-    assert redirects == {
-        "demo.grow": "demo._impl",
-        "demo.shrink": "demo._impl",
-        "demo.Circle": "demo.shapes",
-    }
+    assert redirects == {"demo.grow": "demo._impl", "demo.shrink": "demo._impl", "demo.Circle": "demo.shapes"}
 
 
 def test_links_lead_to_the_module_that_defines_the_name(site):
@@ -247,12 +243,7 @@ def test_what_cannot_be_read_is_dropped_with_a_reason(tmp_path, source, reason):
     assert [r for r in parsed(tmp_path, source) if not isinstance(r, Redirect)] == [Dropped("module", reason)]
 
 
-# fmt: off
-PIECES = ["`a ", "**a ", "[`a`](", "::\n\n", "- ", ">>> \n", ".. \n", "```\n", "a: ", "<"]
-# fmt: on
-
-
-@pytest.mark.parametrize("text", PIECES)
+@pytest.mark.parametrize("text", ["`a ", "**a ", "[`a`](", "::\n\n", "- ", ">>> \n", ".. \n", "```\n", "a: ", "<"])
 def test_time_is_linear_in_whatever_text(tmp_path, text):
     start = time.process_time()
     prose(tmp_path, "The text of it " + text * (100_000 // len(text)) + " is the end")
@@ -340,10 +331,8 @@ def test_training_reads_nothing_of_known_items(tmp_path):
     assert statistics["counts"][shard_steps.KEPT_SENTENCES] == 3 and statistics["tasks"]["mlm"]["pairs"] == 3
     (found,) = KnownItems().read(True, Given({}, tmp_path, tmp_path))
     assert found.queries == {} and not found.candidates  # the corpus has both queries
-    vocabulary, occurrences = (
-        WordPiece.load(tmp_path / "vocab.txt"),
-        Occurrences(map(words, [asked, *rest.split(". ")])),
-    )
+    vocabulary = WordPiece.load(tmp_path / "vocab.txt")
+    occurrences = Occurrences(map(words, [asked, *rest.split(". ")]))
     records = list(corpus_tasks.read_training(tmp_path, corpus_tasks.PASSAGES, 0.0))
     texts = [vocabulary.decode(record[name]) for record in records for name in ("title", "ids", "lead_ids")]
     assert not [text for text in texts if list(occurrences.inside(words(text)))]

@@ -10,7 +10,7 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
 from configs import repbert
-from retrieval.data.examples.batches import Batches, open_lanes
+from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
@@ -136,6 +136,6 @@ def batches_of(folder, vocabulary, count):
     lengths = pair_lengths(8, 8, 1)
     sharding = SingleDeviceSharding(jax.devices()[0])
     converter = Converter(PAIRS, lengths, vocabulary.sep_id)
-    lanes = open_lanes(name, lengths, converter, batch_size=4, lanes=4, seed=0, sharding=sharding)
+    lanes = Drawn(name, lengths, converter, batch_size=4, lanes=4, seed=0).open_lanes(sharding)
     batches = Batches({"": lanes}, sharding)
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]

@@ -18,7 +18,7 @@ from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.examples import seqio_tasks
-from retrieval.data.examples.batches import Batches, open_lanes
+from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, masked_lengths, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.seqio_classes import Converter
@@ -61,9 +61,8 @@ PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(2, 80, "
 def batches(corpus, name, seed=0, lanes=2, batch_size=16, devices=8, packing=None, lengths=LENGTHS):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     sharding = NamedSharding(mesh, P("data"))
-    sizes = dict(batch_size=batch_size, lanes=lanes, packing=packing)
-    converter = Converter(PAIRS, lengths, corpus[1].sep_id)
-    return Batches({"": open_lanes(name, lengths, converter, seed=seed, sharding=sharding, **sizes)}, sharding)
+    drawn = Drawn(name, lengths, Converter(PAIRS, lengths, corpus[1].sep_id), batch_size, lanes, seed)
+    return Batches({"": drawn.open_lanes(sharding, packing)}, sharding)
 
 
 def take(iterator, n):
@@ -263,7 +262,7 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
         seqio_tasks.check_lanes({"wlp": 3999}, lanes=4)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="lane-00000: no example is in its files"):
+    with pytest.raises(UserError, match="lane-00000: no example in its files"):
         take(batches((tmp_path, *others), name, lanes=1, devices=1), 1)
 
 

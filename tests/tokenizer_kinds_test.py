@@ -1,5 +1,6 @@
 """Tokenizers of every family: the ids of `tokenizers` on lines of many scripts, and what stands around a text."""
 
+import itertools
 import json
 
 import pytest
@@ -57,11 +58,12 @@ def test_a_cut_keeps_what_stands_behind(made, kind):
     parts = behind or [tokenizer.token_to_id("<|im_end|>")]  # the model that has none ends its texts so
     assert vocabulary.pair(first, second, 999) == [*before, *first, *parts, *second, *behind]
     specials = Specials.of(vocabulary)
-    for length in (5, 9, 24):
-        row = vocabulary.pair(first, second, length)
+    sides = ((first, second), (second, first), ([], second))  # a text without a title has no first
+    for (one, other), length in itertools.product(sides, (5, 9, 24)):
+        row = vocabulary.pair(one, other, length)
         assert len(row) == length and row[: len(before)] == before and row[length - len(behind) :] == behind
-        assert vocabulary.windows(first, second, length, 1) == [row]
-        ours = (tf.constant(ids, tf.int32) for ids in (first, second))
+        assert vocabulary.windows(one, other, length, 1) == [row]
+        ours = (tf.constant(ids, tf.int32) for ids in (one, other))
         assert token_rows.pair(*ours, length, specials).numpy().tolist() == row
         single = token_rows.single(tf.constant(second, tf.int32), length, specials)
         assert single.numpy().tolist() == vocabulary.single(second, length)

@@ -1,6 +1,5 @@
 """Letter trigrams: tokens by hand, the file, and a corpus of them."""
 
-import dataclasses
 import json
 
 import pytest
@@ -60,7 +59,7 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
 
 def test_a_corpus_can_have_trigrams_as_its_vocabulary(tmp_path, monkeypatch):
     monkeypatch.setattr("retrieval.data.shards.local_runner.run_tasks", run_here)
-    prepared_corpus.prepare(toy_corpus.source(), tmp_path, dataclasses.replace(SETTINGS, vocab_kind="trigrams"))
+    prepared_corpus.prepare(toy_corpus.source(), tmp_path, SETTINGS._replace(vocab_kind="trigrams"))
     vocabulary = vocabularies.load(tmp_path)
     assert isinstance(vocabulary, Trigrams) and len(vocabulary) == SETTINGS.vocab_size
     assert {"the", "#th", "he#"} <= set(vocabulary.tokens) and not (tmp_path / "vocab.txt").exists()

@@ -1,6 +1,5 @@
 """Wikitext to articles: what a reader of MediaWiki's page would see, by hand; then real dumps and hostile pages."""
 
-import dataclasses
 import re
 
 import pytest
@@ -73,6 +72,7 @@ def linked(text: str, site: Site = SITE) -> tuple[str, list[tuple[str, str]]]:
         ("a < b > c <3 <unknown x='1'>d</unknown>", "a < b > c <3 <unknown x='1'>d</unknown>"),
         ("a<!-- [[b]] -->c\n<!-- own line -->\nd <!-- cut", "ac d"),
         ("<nowiki>[[a]] {{b}} ''c'' <ref> &amp;</nowiki>", "[[a]] {{b}} ''c'' <ref> &"),
+        ("水。[[分类:水]][[分類:水|*]][[カテゴリ:水]][[文件:水.svg|缩略图|水]]", "水。"),
         # External links.
         ("[http://x.org the label] [https://x.org] [//x.org y] [z]", "the label y [z]"),
         ("see http://x.org/a?b=c now", "see http://x.org/a?b=c now"),
@@ -124,44 +124,33 @@ def outline(text: str) -> list[tuple[str, int, list[str]]]:
     ],
 )
 def test_numbers_are_written_as_in_the_language_of_the_wiki(language, shown):
-    site = dataclasses.replace(SITE, address=f"https://{language}.wikipedia.org/wiki/")
+    site = SITE._replace(address=f"https://{language}.wikipedia.org/wiki/")
     text = "{{formatnum:1234567.5}} {{ZAHLENFORMAT:-1234}} {{formatnum:9,999|R}} {{formatnum:{{x}}}}"
     assert linked(text, site)[0] == shown
 
 
-def test_categories_of_a_chinese_or_japanese_page_are_not_shown():
-    assert plain("水。[[分类:水]][[分類:水|*]][[カテゴリ:水]][[文件:水.svg|缩略图|水]]") == "水。"
-
-
-def test_sections_come_from_headings():
-    text = "lead\n== A [[b|'''B''']] &amp; {{x}} ==\na\n=== C<ref>x</ref>===\n* c\n==== D ====\n= E =\ne == e\n== x ="
-    assert (
-        outline(text)
-        == [("", 1, ["lead"]), ("A B &", 2, ["a"]), ("C", 3, ["c"]), ("E", 1, ["e == e"]), ("= x", 1, [])][:4]
-    )
-
-
-def test_the_first_section_is_the_lead_even_empty():
-    assert outline("== A ==\na") == [("", 1, []), ("A", 2, ["a"])]
-
-
-def test_sections_of_links_are_left_out_with_subsections():
-    text = (
-        "lead\n== See also ==\nx\n=== y ===\ny\n== History ==\nh\n=== Notes ===\nn\n=== War ===\nw\n"
-        "== ВИЖТЕ СЪЩО ==\nв\n==External links==\n* [http://x y]"
-    )
-    assert outline(text) == [("", 1, ["lead"]), ("History", 2, ["h"]), ("War", 3, ["w"])]
-
-
 @pytest.mark.parametrize(
-    "heading", ["参考文献", "外部链接", "Anmerkungen", "Liens externes", "Ссылки", "NOTES", "وصلات خارجية"]
+    ("text", "expected"),
+    [
+        (
+            "lead\n== A [[b|'''B''']] &amp; {{x}} ==\na\n=== C<ref>x</ref>===\n* c\n==== D ====\n= E =\ne == e\n== x =",
+            [("", 1, ["lead"]), ("A B &", 2, ["a"]), ("C", 3, ["c"]), ("E", 1, ["e == e"])],
+        ),
+        ("== A ==\na", [("", 1, []), ("A", 2, ["a"])]),  # the first section is the lead, even empty
+        (
+            "lead\n== See also ==\nx\n=== y ===\ny\n== History ==\nh\n=== Notes ===\nn\n=== War ===\nw\n"
+            "== ВИЖТЕ СЪЩО ==\nв\n==External links==\n* [http://x y]",
+            [("", 1, ["lead"]), ("History", 2, ["h"]), ("War", 3, ["w"])],
+        ),
+        ("Lead text.\n* [[A]]\n* [[B]], [[C]] –\n* [[D]] is\n* E", [("", 1, ["Lead text.", "D is", "E"])]),
+        *(
+            (f"Lead.\n== {heading} ==\nThe text of it.", [("", 1, ["Lead."])])
+            for heading in ("参考文献", "外部链接", "Anmerkungen", "Liens externes", "Ссылки", "NOTES", "وصلات خارجية")
+        ),
+    ],
 )
-def test_sections_that_point_elsewhere_in_other_languages(heading):
-    assert outline(f"Lead.\n== {heading} ==\nThe text of it.") == [("", 1, ["Lead."])]
-
-
-def test_list_items_of_nothing_but_links_are_left_out():
-    assert outline("Lead text.\n* [[A]]\n* [[B]], [[C]] –\n* [[D]] is\n* E") == [("", 1, ["Lead text.", "D is", "E"])]
+def test_sections_come_from_headings_and_those_of_links_are_left_out(text, expected):
+    assert outline(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -187,13 +176,7 @@ def test_why_pages_are_dropped(title, text, reason):
     assert parsed(text, title) == Dropped(title, reason)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Word{{disambiguation needed}} x",
-        "{{значения|y}} x",
-    ],
-)
+@pytest.mark.parametrize("text", ["Word{{disambiguation needed}} x", "{{значения|y}} x"])
 def test_what_only_looks_like_a_disambiguation(text):
     assert isinstance(parsed(text), Article)
     assert isinstance(parsed(text, "Listing of x"), Article)

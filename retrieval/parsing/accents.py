@@ -36,9 +36,7 @@ def can_be_stripped(characters: Mapping[str, int]) -> bool:
     Args:
       characters: how often the text has each.
     """
-    letters = {
-        character: count for character, count in characters.items() if unicodedata.category(character)[0] in "LM"
-    }
+    letters = {letter: n for letter, n in characters.items() if unicodedata.category(letter)[0] in "LM"}
     harmed = sum(count for character, count in letters.items() if _is_harmed(character))
     return harmed <= _SHARE * sum(letters.values())
 

@@ -51,7 +51,7 @@ def shown(pattern: str) -> str:
 
 def _bare(pattern: str) -> str:
     r"""The same without escapes of letters that NFD takes apart. Of `\é` it would make `\e`, an error, and a mark."""
-    return re.sub(r"(\\[\x00-\x7f])|\\([^\x00-\x7f])", lambda found: found[1] or found[2], pattern)
+    return re.sub(r"(\\[\x00-\x7f])|\\([^\x00-\x7f])", lambda match: match[1] or match[2], pattern)
 
 
 class TooSlowError(UserError):

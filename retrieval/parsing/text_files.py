@@ -5,6 +5,7 @@ The limits are on what is unpacked, not on what is packed: a megabyte of gzip ma
 
 import codecs
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -30,6 +31,7 @@ _PACKED = re.compile(  # what files begin with that are packed in another way, a
 )
 _PIECE = 1 << 20
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
 
 
@@ -49,7 +51,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
     """As `byte_lines`, in pieces of at most `size` characters, wherever lines end."""
-    yield from _parts(path, lambda file: _pieces(file, size))
+    yield from _parts(path, lambda file: iter(functools.partial(_reads(file)[1], size), b""))
 
 
 def whole(path: Path) -> bytes:
@@ -95,7 +97,7 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
       dialect: gives the options of `csv.reader` for the first line.
 
     Raises:
-      UserError: as `byte_lines`, or a quotation mark is not closed, or a row is longer than MOST_BYTES.
+      UserError: a quotation mark is not closed, or a row is longer than MOST_BYTES.
     """
     csv.field_size_limit(MOST_BYTES)  # Python's own, 128 KiB, is less than many documents
     size = 0
@@ -116,9 +118,8 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise UserError(
-                f"{at}: {error}; mend the row: close its quotation marks, double those within, no carriage return"
-            ) from error
+            remedy = "close its quotation marks, double those within, no carriage return"
+            raise UserError(f"{at}: {error}; mend the row: {remedy}") from error
         if row is None:
             return
         if row:
@@ -193,18 +194,12 @@ def strings(record: Any, field: str, at: str) -> list[str]:
 
 def refuse_surrogates(value: str, field: str, at: str) -> None:
     """Checks a field that was read at `at`."""
-    if value.isascii():
-        return
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
+    if not value.isascii() and (half := _SURROGATE.search(value)):
+        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({half[0]!r} at {half.start()})")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    text = _utf_16(file)
-    read = (lambda size: text.readline(size).encode()) if text else file.readline
-    for number, line in enumerate(iter(lambda: read(MOST_BYTES), b""), 1):
+    for number, line in enumerate(iter(functools.partial(_reads(file)[0], MOST_BYTES), b""), 1):
         if len(line) >= MOST_BYTES and not line.endswith(b"\n"):
             raise TooLargeError(
                 f"{file.name}, line {number}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it"
@@ -222,22 +217,17 @@ def _joined(pieces: Iterable[bytes], path: Path, most: int) -> bytes:
     return b"".join(kept)
 
 
-def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
-    if text := _utf_16(file):
-        yield from (piece.encode() for piece in iter(lambda: text.read(size), ""))
-    else:
-        yield from iter(lambda: file.read(size), b"")
-
-
-def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
-    """The text of a file that begins with the mark of UTF-16, as spreadsheets write it; None for another one."""
+def _reads(file: IO[bytes]) -> tuple[Callable[[int], bytes], Callable[[int], bytes]]:
+    """What reads a line of a file, and some of it: UTF-8 of one that begins with the mark of UTF-16, as of Excel."""
     beginning = file.read(6)
     file.seek(0)
     if packed := _PACKED.match(beginning):
         way = (packed.lastgroup or "").strip("_")
         raise UserError(f"{file.name}: packed by {way}; of packed files only gzip is read: unpack it")
-    is_utf_16 = beginning.startswith(_UTF_16)
-    return io.TextIOWrapper(file, "utf-16", newline="\n") if is_utf_16 else None
+    if not beginning.startswith(_UTF_16):
+        return file.readline, file.read
+    text = io.TextIOWrapper(file, "utf-16", newline="\n")
+    return lambda size: text.readline(size).encode(), lambda size: text.read(size).encode()
 
 
 def _beginning(path: Path) -> bytes:
@@ -252,9 +242,7 @@ def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[
         with gzip.open(path) if _beginning(path) == _GZIP else open(path, "rb") as file:
             yield from cut(cast(IO[bytes], file))
     except UnicodeError as error:
-        raise UserError(
-            f"{path}: not UTF-16, whose mark it begins with ({error}); convert the file to UTF-8"
-        ) from error
+        raise UserError(f"{path}: not UTF-16, whose mark it begins with ({error}); convert it to UTF-8") from error
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
-from retrieval.data.examples.batches import Batches, SourceBatch
+from retrieval.data.examples.batches import Batches, Drawn, SourceBatch
 from retrieval.data.examples.packing import Lane
 from retrieval.data.examples.task_kind import TASKS, Stored
 from retrieval.data.labelled import sources
@@ -25,8 +25,6 @@ from retrieval.recipes.recipe import RECIPES, Recipe, guide_of, has_teacher, rec
 from retrieval.recipes.source_objective import key_of
 from retrieval.training import sharding
 from retrieval.training.loss_kind import LOSSES
-
-Drawn = dict[str, Any]  # the arguments of `batches.open_lanes` that say what is drawn
 
 
 class Source(NamedTuple):
@@ -201,13 +199,12 @@ def make_batches(
     return opened(run, mesh, *drawn(run, vocabulary, pairs, version))
 
 
-def open_lanes(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn) -> list[Lane]:
+def open_lanes(run: Run, mesh: jax.sharding.Mesh, of: Drawn) -> list[Lane]:
     """The lanes of what `drawn` gives."""
-    packing = recipe_of(run.config).packing()
-    return batches.open_lanes(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing)
+    return of.open_lanes(sharding.batch_sharding(mesh), recipe_of(run.config).packing())
 
 
-def opened(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn, epoch: int) -> Batches:
+def opened(run: Run, mesh: jax.sharding.Mesh, of: Drawn, epoch: int) -> Batches:
     """Batches of what `drawn` gives."""
     recipe = recipe_of(run.config)
     folder = run.labelled(recipe.examples_of)
@@ -218,7 +215,7 @@ def opened(run: Run, mesh: jax.sharding.Mesh, arguments: Drawn, epoch: int) -> B
         )
         for name, (numbers, _) in recipe.tables.items()
     }
-    lanes = {"": open_lanes(run, mesh, arguments)}
+    lanes = {"": open_lanes(run, mesh, of)}
     return Batches(lanes, sharding.batch_sharding(mesh), epoch=epoch, tables=tables)
 
 
@@ -230,7 +227,7 @@ def drawn(
     source: Source | None = None,
     least: int = 0,
 ) -> tuple[Drawn, int]:
-    """The arguments of `open_lanes` that say what is drawn, and the examples of an epoch; else as `make_batches`.
+    """What is drawn, and the examples of an epoch; else as `make_batches`.
 
     Args:
       least: examples that there must be; 0: as many as a batch has rows.
@@ -244,15 +241,16 @@ def drawn(
             "more data or a smaller batch is needed"
         )
     seqio_tasks.check_lanes(examples, config.data.lanes, source.label if source else "")
-    arguments: Drawn = dict(
+    of = Drawn(
         task=task,
         lengths=_lengths(recipe, positives, source is not None),
         converter=converter_of(recipe, vocabulary, positives, source is not None),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
-    ) | ({"stem": f"{source.name}."} if source else {})
-    return arguments, sum(examples.values())
+        stem=f"{source.name}." if source else "",
+    )
+    return of, total
 
 
 def converter_of(

@@ -5,7 +5,6 @@ import logging
 
 from ml_collections import ConfigDict
 
-from retrieval.data.examples import batches
 from retrieval.data.examples.packing import choose_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import next_to
@@ -38,12 +37,12 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
         pack.update({side: 1.0, f"{side}_row": data[f"{side}_length"]})
     packing = recipe_of(config).packing()
     assert packing, "its shares are 1"
-    arguments, epoch = examples.drawn(run, vocabulary)
+    drawn, epoch = examples.drawn(run, vocabulary)
     if epoch < _LEAST * data.lanes:
         _log.info("train: a text per row; %d examples for %d lanes are too few to choose rows by", epoch, data.lanes)
         return run
     count = max(8, min(_SAMPLE, epoch // data.lanes) // packing.examples)  # batches
-    chosen = choose_rows(packing, lengths, batches.first_of_a_lane(**arguments, count=count), recipe.places)
+    chosen = choose_rows(packing, lengths, drawn.first(count), recipe.places)
     if not chosen:
         _log.info("train: a text per row, for packed rows would save too little")
         return run

@@ -9,13 +9,13 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import declared, values_of
 from retrieval.data.examples import batches, seqio_tasks
-from retrieval.data.examples.batches import Batches, Sources
+from retrieval.data.examples.batches import Batches, Drawn, Sources
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
-from retrieval.recipes.examples import Drawn, Source
+from retrieval.recipes.examples import Source
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.source_objective import key_of
 from retrieval.training.sharding import batch_sharding
@@ -47,11 +47,11 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
     named = ", ".join(f"{name} {share:.1%}" for name, share in zip(drawn, share_S))
     _log.info("train: sources are drawn %s: %s", "by their weights" if weights else "by their sizes", named)
     if data.mixed_sources:
-        own, arguments, _ = next(iter(drawn.values()))
-        rates = {arguments["task"]: share for (_, arguments, _), share in zip(drawn.values(), share_S.tolist())}
-        mixture = {"task": seqio_tasks.mixed(rates, "+".join(rates)), "stem": ""}
-        return examples.opened(own, mesh, arguments | mixture, epoch)
-    lanes = {name: examples.open_lanes(own, mesh, arguments) for name, (own, arguments, _) in drawn.items()}
+        own, of_source, _ = next(iter(drawn.values()))
+        rates = {of.task: share for (_, of, _), share in zip(drawn.values(), share_S.tolist())}
+        mixture = of_source._replace(task=seqio_tasks.mixture(rates, "+".join(rates)), stem="")
+        return examples.opened(own, mesh, mixture, epoch)
+    lanes = {name: examples.open_lanes(own, mesh, of) for name, (own, of, _) in drawn.items()}
     keys = [key_of(own.config) for own, _, _ in drawn.values()]
     return Batches(lanes, batch_sharding(mesh), epoch=epoch, sources=Sources(share_S, run.config.seed, keys))
 

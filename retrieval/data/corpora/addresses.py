@@ -61,8 +61,8 @@ def checked(url: str) -> str:
 def of_record(record: Mapping[str, Any]) -> str:
     """The address that a record has as its 'url', or as that of its 'metadata', as BEIR's have; '' for none."""
     metadata = record.get("metadata")
-    found = record.get("url") or (metadata.get("url") if isinstance(metadata, Mapping) else None)
-    return checked(found) if isinstance(found, str) else ""
+    url = record.get("url") or (metadata.get("url") if isinstance(metadata, Mapping) else None)
+    return checked(url) if isinstance(url, str) else ""
 
 
 def of_document(base: str, own: str, id: str, title: str) -> str:

@@ -1,6 +1,5 @@
 """What every corpus reader yields: articles, redirects and pages that were left out."""
 
-import dataclasses
 import json
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,8 +31,7 @@ class Section(NamedTuple):
     paragraphs: tuple[Paragraph, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Article:
+class Article(NamedTuple):
     """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph).
 
     `address` is what links name it by, where that is not its title. `url` is where it is on the web, '' if unknown.
@@ -51,31 +49,27 @@ class Article:
         return self.address or self.title
 
 
-@dataclasses.dataclass(frozen=True)
-class Redirect:
+class Redirect(NamedTuple):
     """Another title of an article: links to `title` are links to `target`."""
 
     title: str
     target: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A page that was read and left out; `reason` is one of a small set, to be counted."""
 
     title: str
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """The source ended before its end (cut off, broken XML ...); `message` says which file and where."""
 
     message: str
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownItem:
+class KnownItem(NamedTuple):
     """A text kept out of the corpus for evaluation: the query's one right answer is the body."""
 
     name: str

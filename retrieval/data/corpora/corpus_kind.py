@@ -1,6 +1,5 @@
 """The kinds of corpora that `config.corpus` takes. A kind stands in one file of this package, or of a plugin."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -79,23 +78,17 @@ def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
     if not parts:
         settings = "; ".join(f"{kind.setting} ({kind.what})" for kind in CORPORA.values())
         raise UserError(f"config.corpus is not set. It takes {settings}")
-    kinds = {part: _kind_of(part) for part in parts}
+    kinds = {part: next((kind for kind in CORPORA.values() if kind.takes(part)), CORPORA[_REST]) for part in parts}
     first = kinds[parts[0]]
     for part, kind in kinds.items():
         if kind is not first:
             raise UserError(
-                f"config.corpus={','.join(parts)}: {parts[0]} is read as {first.what}, and {part} as {kind.what}; "
-                "prepare one kind in a run"
+                f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; prepare one kind in a run"
             )
     return first, parts
 
 
-def _kind_of(part: str) -> CorpusKind:
-    return next((kind for kind in CORPORA.values() if kind.takes(part)), CORPORA[_REST])
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A corpus: a cheap sequential reader of pages, and the dear function that makes articles of them."""
 
     read: Callable[[], Iterator[Any]]

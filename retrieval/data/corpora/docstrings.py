@@ -87,9 +87,7 @@ def _chunks(text: str) -> Iterator[str]:
 
 def _begins(line: str, first: str, heading: str) -> bool:
     """Whether a line begins an item of its own, after the lines of a chunk that began with the line `first`."""
-    if _is_list(heading) and _depth(line) <= _depth(heading):
-        return True
-    if _BULLET.match(line.strip()) or _FIELD.match(line.strip()):
+    if _is_name(line, heading) or _BULLET.match(line.strip()) or _FIELD.match(line.strip()):
         return True
     deeper, is_item = _depth(line) - _depth(first), bool(_ITEM.match(line.strip()))
     if _BULLET.match(first.strip()) or _ITEM.match(first.strip()):
@@ -97,9 +95,10 @@ def _begins(line: str, first: str, heading: str) -> bool:
     return deeper > 0 and is_item
 
 
-def _is_list(heading: str) -> bool:
-    """Whether the lines below a heading that are not indented further are names, as NumPy writes them."""
-    return heading.lstrip().startswith("\1") and bool(_LISTS.search(heading))
+def _is_name(line: str, heading: str) -> bool:
+    """Whether a line below a heading is a name, as those are in NumPy's lists that are not indented further."""
+    is_list = heading.lstrip().startswith("\1") and bool(_LISTS.search(heading))
+    return is_list and _depth(line) <= _depth(heading)
 
 
 def _depth(line: str) -> int:
@@ -110,7 +109,7 @@ def _join(lines: list[str], heading: str) -> str:
     """The text of a chunk. Of parameters the names and descriptions stay, the types go: 'axis: The axis of the sum'."""
     first, *rest = [line.strip() for line in lines]
     first = _BULLET.sub("", first)
-    is_name = _is_list(heading) and _depth(lines[0]) <= _depth(heading)
+    is_name = _is_name(lines[0], heading)
     field = _FIELD.match(first)
     if "see also" in heading.lower():
         names, colon, description = first.partition(" : ")
@@ -165,9 +164,5 @@ def _named(match: re.Match[str], resolve: Callable[[str, bool], str | None]) -> 
 
 def _is_prose(text: str) -> bool:
     words = _WORD.findall(text.lower())
-    return (
-        len(words) >= 4
-        and sum(word in _COMMON for word in words) * 10 >= len(words)
-        and len(_SYMBOL.findall(text)) * 16 <= len(text)
-        and not _BOILERPLATE.search(text)
-    )
+    has_sentences = len(words) >= 4 and sum(word in _COMMON for word in words) * 10 >= len(words)
+    return has_sentences and len(_SYMBOL.findall(text)) * 16 <= len(text) and not _BOILERPLATE.search(text)

@@ -11,7 +11,6 @@ A format stands in one file of this package, or of a plugin:
 """
 
 import codecs
-import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,9 @@ _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 
 # What the fields of a record are called where the config does not say.
-_USUAL = {
-    "id": ("_id", "id", "docid"),
-    "title": ("title",),
-    "text": ("text", "contents", "body"),
-    "url": ("url", "metadata.url"),
-}
+USUAL = dict(
+    id=("_id", "id", "docid"), title=("title",), text=("text", "contents", "body"), url=("url", "metadata.url")
+)
 
 
 class Block(NamedTuple):
@@ -62,8 +58,7 @@ class Outline(NamedTuple):
     moved_to: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A document before it is parsed.
 
     Attributes:
@@ -130,15 +125,13 @@ class DocumentFormat(Format[Path, Given, Document | Dropped]):
     def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
         """The article of a document, after the other addresses by which links may name it."""
         outline = self.outline(document.text, document.id)
-        sections = list(_sections(outline.blocks))
+        sections, others = list(_sections(outline.blocks)), list(addresses.other_addresses(document.id))
         if outline.moved_to:
-            yield from (
-                Redirect(name, outline.moved_to) for name in (document.id, *addresses.other_addresses(document.id))
-            )
+            yield from (Redirect(name, outline.moved_to) for name in (document.id, *others))
         if outline.left_out or not any(section.paragraphs for section in sections):
             yield Dropped(document.id, outline.left_out or "documents without a text")
             return
-        yield from (Redirect(address, document.id) for address in addresses.other_addresses(document.id))
+        yield from (Redirect(address, document.id) for address in others)
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
@@ -176,46 +169,47 @@ class Columns(NamedTuple):
           UserError: its text or its title is no text.
         """
         *values, url = [record.get(name) if name else None for name in self]
-        for name, value in zip(self, values):
-            if value is not None and type(value) not in (str, int, float):
-                raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
-        own_id, title, text = (
-            "" if value is None else scalars.of_value(value, name, at) for name, value in zip(self, values)
-        )
-        if broken := next((sign for sign in own_id if sign in NOT_IN_IDS), ""):
-            raise UserError(f"{at}: the id {own_id!r} has {broken!r}, which files of results cannot hold; rename it")
+        own_id, title, text = ("" if v is None else scalars.of_value(v, name, at) for name, v in zip(self, values))
+        if broken := set(NOT_IN_IDS).intersection(own_id):
+            raise UserError(f"{at}: the id {own_id!r} has {broken}, which files of results cannot hold; rename it")
         return Document(own_id or id, title, text, form, url=addresses.checked(url) if isinstance(url, str) else "")
 
 
-def names_text(there: Iterable[str]) -> bool:
-    """Whether one of some names is usual for a document's text."""
-    return not set(there).isdisjoint(_USUAL["text"])
-
-
-def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns:
+def columns(names: Sequence[str], fields: Mapping[str, str], at: str) -> Columns:
     """Finds the fields of a document among those of a record.
 
     Raises:
       UserError: there is no text, or not the field that the config names, or two fields have that name.
     """
-    names = list(there)
-    shown = listed(name[:_SHOWN] for name in names)
+    shown = listed(name[:_SHOWN] for name in names) or "none"
     chosen = {}
-    for what, usual in _USUAL.items():
-        if (wanted := fields.get(what, "")) and wanted not in names:
-            meant = near(wanted, names)
-            hint = f"did you mean {meant[0]}?" if meant else f"there are {shown or 'none'}"
-            raise UserError(f"{at}: no field '{wanted}', which config.documents.{what} names; {hint}")
-        chosen[what] = wanted or next((name for name in usual if name in names), "")
+    for what, usual in USUAL.items():
+        configured = fields.get(what, "")
+        chosen[what] = configured or next((name for name in usual if name in names), "")
+        if configured and configured not in names:
+            hint = "".join(f"did you mean {name}?" for name in near(configured, names)[:1]) or f"there are {shown}"
+            raise UserError(f"{at}: no field '{configured}', which config.documents.{what} names; {hint}")
+        if names.count(chosen[what]) > 1:
+            raise UserError(f"{at}: two columns are called '{chosen[what]}'; give one another name")
     if not chosen["text"]:
         raise UserError(
-            f"{at}: no field {', '.join(_USUAL['text'][:-1])} or {_USUAL['text'][-1]}, but "
-            f"{shown or 'none at all'}: name the one of the text, "
+            f"{at}: no field text, contents or body, but {shown}: name the one of the text, "
             "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
         )
-    if twice := [name for name in chosen.values() if name and names.count(name) > 1]:
-        raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")
     return Columns(**chosen)
+
+
+class RecordFormat(DocumentFormat):
+    """A format of files that have a record for each document: it overrides `records` instead of `read`."""
+
+    def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
+        """Where each record stands, for errors, its columns, and itself."""
+        raise NotImplementedError(type(self))
+
+    def read(self, path: Path, given: Given) -> Iterator[Document]:
+        """The documents of a file, one after the other."""
+        for number, (at, chosen, record) in enumerate(self.records(path, given.fields), 1):
+            yield chosen.document(record, at, f"{given.id}#{number}", self)
 
 
 def one_line(text: str) -> str:

@@ -2,26 +2,19 @@
 
 import csv
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from retrieval.data.corpora.document_format import (
-    Columns,
-    Document,
-    DocumentFormat,
-    Given,
-    columns,
-    names_text,
-    register,
-)
+from retrieval.data.corpora.document_format import USUAL, Columns, RecordFormat, columns, register
 from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, parquet_files, text_files
+from retrieval.parsing import parquet_files, text_files
 
 _ROW = ("id", "text")  # the columns of a collection.tsv
 
 
 @register
-class JsonDocuments(DocumentFormat):
+class JsonDocuments(RecordFormat):
     """Lines of a file may have different fields."""
 
     name = "jsonl"
@@ -29,19 +22,16 @@ class JsonDocuments(DocumentFormat):
     suffixes = (".jsonl", ".ndjson")
     example = '{"_id": "d1", "title": "T", "text": "words"}'
 
-    def read(self, path: Path, given: Given) -> Iterator[Document]:
-        """The records of a file, one after the other."""
-        for number, (at, line) in enumerate(text_files.lines(path), 1):
-            record = foreign_json.parse(line, at, "mend the line")
-            if not isinstance(record, dict):
-                raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
+    def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
+        """As `RecordFormat.records`."""
+        for at, record in text_files.objects(path, self.example):
             if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
                 record = {f"metadata.{name}": value for name, value in metadata.items()} | record
-            yield columns(record, given.fields, at).document(record, at, f"{given.id}#{number}", self)
+            yield at, columns(list(record), fields, at), record
 
 
 @register
-class ParquetRows(DocumentFormat):
+class ParquetRows(RecordFormat):
     """Row groups are read one after the other."""
 
     name = "parquet"
@@ -49,16 +39,15 @@ class ParquetRows(DocumentFormat):
     suffixes = (".parquet",)
     example = "columns id, title, text"
 
-    def read(self, path: Path, given: Given) -> Iterator[Document]:
-        """The rows of a file, one after the other."""
-        chosen = columns(parquet_files.columns(path), given.fields, str(path))
-        names = [name for name in chosen if name]
-        for number, (at, record) in enumerate(parquet_files.rows(path, names), 1):
-            yield chosen.document(record, at, f"{given.id}#{number}", self)
+    def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
+        """As `RecordFormat.records`."""
+        chosen = columns(parquet_files.columns(path), fields, str(path))
+        for at, record in parquet_files.rows(path, list(filter(None, chosen))):
+            yield at, chosen, record
 
 
 @register
-class SeparatedValues(DocumentFormat):
+class SeparatedValues(RecordFormat):
     """Commas or semicolons, and quotes, in CSV; in TSV tabs alone, and quotes are letters like others."""
 
     name = "csv"
@@ -66,31 +55,32 @@ class SeparatedValues(DocumentFormat):
     suffixes = (".csv", ".tsv")
     example = "id,title,text ⏎ d1,T,words"
 
-    def read(self, path: Path, given: Given) -> Iterator[Document]:
-        """The rows of a file, one after the other."""
+    def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
+        """As `RecordFormat.records`."""
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-        rows = text_files.table_rows(path, lambda first: by_tabs if has_tabs else {"delimiter": _delimiter(first)})
+        rows = text_files.table_rows(path, _of_tabs if has_tabs else _of_csv)
         _, names = next(rows, ("", []))
         if not names:
             return
-        if has_tabs and _is_of_collection(names) and not (names_text(names) or any(given.fields.values())):
+        if has_tabs and _is_of_collection(names) and not any(fields.values()):
             rows, names = itertools.chain([(f"{path}, line 1", names)], rows), _ROW
-            chosen = Columns("id", "", "text")
-        else:
-            chosen = columns(names, given.fields, f"{path}, line 1")
-        for number, (at, row) in enumerate(rows, 1):
+        chosen = columns(names, fields, f"{path}, line 1")
+        for at, row in rows:
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
-            yield chosen.document(dict(zip(names, row)), at, f"{given.id}#{number}", self)
+            yield at, chosen, dict(zip(names, row))
 
 
-def _is_of_collection(row: list[str]) -> bool:
+def _is_of_collection(row: Sequence[str]) -> bool:
     """Whether a row is an id and a text, and not the names of two columns: question and answer, or id and the text."""
     is_row = len(row) == len(_ROW) and len(row[0].split()) == 1 and len(row[1].split()) > 1
-    return is_row and not text_files.names_ids(row[0])
+    return is_row and not text_files.names_ids(row[0]) and not set(row).intersection(USUAL["text"])
 
 
-def _delimiter(first: str) -> str:
-    """That of CSV: spreadsheets write `;` where `,` is in numbers."""
-    return ";" if ";" in first and "," not in first else ","
+def _of_tabs(first: str) -> dict[str, Any]:
+    return {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+
+
+def _of_csv(first: str) -> dict[str, Any]:
+    """Spreadsheets write `;` where `,` is in numbers."""
+    return {"delimiter": ";" if ";" in first and "," not in first else ","}

@@ -25,10 +25,9 @@ def split(text: str) -> tuple[str, str]:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if text.startswith("{"):
         return _json(text)
-    fenced = _FENCED.match(text)
-    if not fenced:
+    if not (fenced := _FENCED.match(text)):
         return "", text
-    fence, fields, rest = fenced[1], fenced[2], text[fenced.end() :]
+    fence, fields, rest = *fenced.groups(), text[fenced.end() :]
     if fence == "---":
         return (_yaml_title(fields), rest) if _YAML.fullmatch(fields) else ("", text)
     try:
@@ -43,7 +42,7 @@ def _json(text: str) -> tuple[str, str]:
     try:
         fields, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
-        return "", text
+        fields, end = {}, 0  # where an object is, and no end of a line
     if not (line := _END_OF_LINE.match(text, end)):
         return "", text
     title = fields.get("title")
@@ -52,9 +51,8 @@ def _json(text: str) -> tuple[str, str]:
 
 def _yaml_title(fields: str) -> str:
     """A plain or a quoted text on one line."""
-    found = _TITLE.search(fields)
-    if not found:
+    if not (match := _TITLE.search(fields)):
         return ""
-    _, double, single, plain = found.groups(default="")
+    _, double, single, plain = match.groups(default="")
     plain = f" {plain}".partition(" #")[0].strip()
     return double.replace('\\"', '"') or single.replace("''", "'") or ("" if plain in _NO_TITLE else plain)

@@ -3,6 +3,7 @@
 import functools
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,9 @@ class OwnDocuments(CorpusKind):
 def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     form = format_of(path)
     assert form, "`_files` gives those of known formats"
-    is_empty = True
-    for item in form.read(path, Given(id, {name.rpartition(".")[2]: options[name] for name in _FIELDS})):
-        is_empty = False
-        yield item
-    if is_empty:
-        yield Dropped(id, "files without a record")
+    items = iter(form.read(path, Given(id, {name.rpartition(".")[2]: options[name] for name in _FIELDS})))
+    yield next(items, Dropped(id, "files without a record"))
+    yield from items
 
 
 def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
@@ -77,10 +75,9 @@ def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
     """
     roots = tuple(os.path.join(os.path.realpath(_split_pattern(part)[0]), "") for part in parts)
     real_folder = functools.cache(os.path.realpath)
-    found = [path for part in parts for place in places(part) for path in sorted(_below(place))]
     kept: dict[Path, None] = {}
     left_out: dict[Path, str] = {}
-    for path in found:
+    for path in (path for part in parts for place in places(part) for path in sorted(_below(place))):
         real = Path(os.path.realpath(path) if path.is_symlink() else os.path.join(real_folder(path.parent), path.name))
         if not f"{real}/".startswith(roots):
             left_out[path] = "links that leave the corpus"
@@ -103,10 +100,9 @@ def places(part: str) -> list[Path]:
     folder = Path(os.path.realpath(top))
     if not pattern:
         return [folder] if folder.exists() else []
-    found = sorted(folder.glob(pattern))
-    if "/." in f"/{pattern}":  # who writes a dot means hidden files
-        return found
-    return [path for path in found if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+    shows_hidden = "/." in f"/{pattern}"  # who writes a dot means hidden files
+    paths = sorted(folder.glob(pattern))
+    return [path for path in paths if shows_hidden or not re.search(r"(?:^|/)\.", str(path.relative_to(folder)))]
 
 
 def _below(place: Path) -> Iterator[Path]:

@@ -4,7 +4,6 @@ Headings begin sections, and links between pages of the corpus are kept.
 """
 
 import collections
-import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -19,15 +18,14 @@ from retrieval.parsing import foreign_text
 
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _ENDS_PARAGRAPH = {
-    *("address", "article", "blockquote", "body", "br", "caption", "dd", "details", "div", "dl", "dt", "figcaption"),
-    *("figure", "hr", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tr", "ul"),
-    *_HEADINGS,
+    *"address article blockquote body br caption dd details div dl dt figcaption figure hr li main ol p pre".split(),
+    *("section", "summary", "table", "tbody", "tr", "ul", *_HEADINGS),
 }
 _WITHIN_HEADING = {"br", "div"}
 _PROGRAMS = ("script", "style")
 _APART = {"td", "th", "label"}  # words on both sides of their ends are not one
 # What is not the text of a page: programs, controls, and what every page of a site repeats. A form may hold all of it.
-_HIDDEN = {"script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "select", "textarea", "button"}
+_HIDDEN = {*_PROGRAMS, *"noscript template svg nav footer aside select textarea button".split()}
 _HIDING = {*_HIDDEN, "title"}
 # A search takes no step back, so the time is linear whatever a page holds. `html.parser` needs a minute for 72 kB of
 # tags that never end, and reads pages in another way with each version of Python.
@@ -65,11 +63,11 @@ class HtmlPages(DocumentFormat):
 
     def decode(self, data: bytes) -> str:
         """UTF-8, or where it is none as the page says that it is encoded, which browsers read as the WHATWG has it."""
-        found = _CHARSET.search(data[:2048])
-        charset = found[1].decode("ascii").lower() if found else ""
         try:
             return super().decode(data)
         except UnicodeDecodeError:
+            match = _CHARSET.search(data[:2048])
+            charset = match[1].decode("ascii").lower() if match else ""
             if not charset or charset.startswith(("utf", "unicode")):
                 raise
         name = _READ_AS.get(charset, charset)
@@ -81,15 +79,6 @@ class HtmlPages(DocumentFormat):
         page = _read(body, id)
         reason = page.left_out()
         return Outline("", (), reason, page.moved_to) if reason else page.outline(title)
-
-
-def outline(html: str, id: str, title: str = "") -> Outline:
-    """The title and the blocks of HTML; relative links count from `id`.
-
-    Args:
-      title: what the page is called, where that is known. A heading of level 1 that says otherwise stays a heading.
-    """
-    return _read(html, id).outline(title)
 
 
 class _Tag(NamedTuple):
@@ -104,8 +93,8 @@ class _Tag(NamedTuple):
 
     def attribute(self, name: str) -> str:
         """The value of an attribute, '' where there is none."""
-        found = _ATTRIBUTE.findall(self.attributes)
-        return next((foreign_text.unescape("".join(values)) for own, *values in found if own.lower() == name), "")
+        pairs = _ATTRIBUTE.findall(self.attributes)
+        return next((foreign_text.unescape("".join(values)) for own, *values in pairs if own.lower() == name), "")
 
 
 def _read(html: str, id: str) -> "_Page":
@@ -158,12 +147,11 @@ def _tags(html: str) -> Iterator[_Tag]:
 
 
 class _Part(NamedTuple):
-    """A block of a page, where it is, and how many links and characters of links it has."""
+    """A block of a page, whether it is in <main>, and how many characters each of its links has, wherever it leads."""
 
     block: Block
     in_main: bool
-    links: int
-    linked: int
+    linked: Sequence[int]
 
 
 class _Anchor(NamedTuple):
@@ -188,12 +176,14 @@ class _Page:
         self._main, self._depth = "", 0  # the element that is the page's <main>, and how many of its name are open
         self._hidden = 0  # how many tags that hide what follows are open
         self._in_title = False
-        self._level = 0
-        self._texts: list[str] = []
-        self._length = 0
-        self._links: list[Link] = []
         self._anchor: _Anchor | None = None
-        self._linked: list[int] = []  # characters of each link of the block, wherever it leads
+        self._begin_block(0)
+
+    def _begin_block(self, level: int) -> None:
+        self._level, self._length = level, 0
+        self._texts: list[str] = []
+        self._links: list[Link] = []
+        self._linked: list[int] = []
 
     def outline(self, title: str) -> Outline:
         """The blocks, and the title or else what the page calls itself: that heading is no block then."""
@@ -201,24 +191,22 @@ class _Page:
         headings = [part.block for part in parts if part.block.level]
         if title:
             of_title = next((block for block in headings if block.level == 1 and block.text == one_line(title)), None)
-        elif of_title := self._heading(headings, is_main=parts is not self._parts):
-            title = of_title.text
-        else:
+        elif not (of_title := self._heading(headings, is_main=parts is not self._parts)):
             title = self._own_title()
-            if not title and parts and parts[0].block.level:
-                title, of_title = parts[0].block.text, parts[0].block
-        return Outline(title, [part.block for part in parts if part.block is not of_title])
+            of_title = parts[0].block if not title and parts and parts[0].block.level else None
+        blocks = [part.block for part in parts if part.block is not of_title]
+        return Outline(title or (of_title.text if of_title else ""), blocks)
 
     def left_out(self) -> str:
         """Why a page is no document, '' where it is one."""
         paragraphs = [part for part in self._kept() if not part.block.level]
-        links, linked = sum(part.links for part in paragraphs), sum(part.linked for part in paragraphs)
+        linked = [size for part in paragraphs for size in part.linked]
         length = sum(len(part.block.text) for part in paragraphs)
-        if self.moved_to not in (None, self._id) and length - linked <= _MOST_OF_REDIRECT:
+        if self.moved_to not in (None, self._id) and length - sum(linked) <= _MOST_OF_REDIRECT:
             return "redirects to other pages"
         if self._is_unlisted and title_of(self._id).lower().startswith("print"):  # a book on one page
             return "pages to print"
-        return "lists of links" if links >= _FEWEST_LINKS and length - linked <= _UNLINKED * length else ""
+        return "lists of links" if len(linked) >= _FEWEST_LINKS and length - sum(linked) <= _UNLINKED * length else ""
 
     def tag(self, tag: _Tag) -> None:
         """Begins or ends a block, a link or something hidden, or says something of the page."""
@@ -233,14 +221,15 @@ class _Page:
         if self._level and name in _WITHIN_HEADING:
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
-            self.end_block()
-            self._level = 0 if tag.ends else _HEADINGS.get(name, 0)
+            self.end_block(0 if tag.ends else _HEADINGS.get(name, 0))
         elif name in _APART:
             self.add(" ")
         elif name == "a":
             self._end_link()
-            if tag.begins and not (tag.ends or self._hidden or self._in_title):
-                self._begin_link(tag.attribute("href").strip())
+            address = tag.attribute("href").strip()
+            if address and tag.begins and not (tag.ends or self._hidden or self._in_title):
+                target = addresses.resolved(address, self._id)
+                self._anchor = _Anchor(target, address.startswith("#"), self._length, len(self._texts))
 
     def add(self, html: str) -> None:
         """Adds what stands between tags, with one blank for white space."""
@@ -256,14 +245,14 @@ class _Page:
             self._texts.append(text)
             self._length += len(text)
 
-    def end_block(self) -> None:
-        """Keeps the block that has been read, if it has a text."""
+    def end_block(self, level: int = 0) -> None:
+        """Keeps the block that has been read, if it has a text; the next one is a heading of that level, or none."""
         self._end_link()
         if text := "".join(self._texts).rstrip():
             kept = tuple(link for link in self._links if link.end <= len(text))
             block = Block(text, self._level, () if self._level else kept)
-            self._parts.append(_Part(block, self._depth > 0, len(self._linked), sum(self._linked)))
-        self._texts, self._length, self._links, self._linked, self._level = [], 0, [], [], 0
+            self._parts.append(_Part(block, self._depth > 0, self._linked))
+        self._begin_block(level)
 
     def _kept(self) -> list[_Part]:
         """What is in <main>, where that has a text; otherwise all."""
@@ -309,11 +298,6 @@ class _Page:
             self.end_block()
             self._main, self._depth = tag.name, 1
 
-    def _begin_link(self, address: str) -> None:
-        if address:
-            target = addresses.resolved(address, self._id)
-            self._anchor = _Anchor(target, address.startswith("#"), self._length, len(self._texts))
-
     def _end_link(self) -> None:
         if not (anchor := self._anchor):
             return
@@ -345,14 +329,7 @@ class MarkdownPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of the HTML that the text stands for."""
         title, body = front_matter.split(text)
-        return outline(_parser().render(body), id, title)
-
-
-@functools.cache
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark").enable("table")
-    parser.inline.ruler.after("link", "note", _note)
-    return parser
+        return _read(_MARKDOWN.render(body), id).outline(title)
 
 
 def _note(state: StateInline, silent: bool) -> bool:
@@ -362,6 +339,10 @@ def _note(state: StateInline, silent: bool) -> bool:
         state.push("text", "", 0).content = match[2] or match[1]
     state.pos = match.end() if match else state.pos
     return match is not None
+
+
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKDOWN.inline.ruler.after("link", "note", _note)
 
 
 @register

@@ -2,10 +2,10 @@
 
 import bisect
 import collections
-import dataclasses
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from retrieval.data.corpora import sentences
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Section
@@ -21,16 +21,14 @@ TOKENS, CUT_OFF = "tokens", "tokens lost: cut off sentences longer than a passag
 DROPPED = "tokens lost: too few for a passage"
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Token ids of consecutive sentences; `lengths` are their sizes in tokens."""
 
     ids: tuple[int, ...]
     lengths: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """A run of sentences of one section.
 
     Attributes:
@@ -48,8 +46,7 @@ class Passage:
     targets: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How passages are cut, in tokens.
 
     None is longer than `longest`. A paragraph that ends before `shortest` is joined with the next one of its section.
@@ -63,8 +60,7 @@ class Limits:
     across_sections: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sentence:
+class _Sentence(NamedTuple):
     section: str
     text: str  # with the white space behind it
     ids: tuple[int, ...]
@@ -90,10 +86,7 @@ def cut(
     runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
     groups = [group for run in runs for group in _groups(run, limits)]
     in_lead = set(map(id, lead))  # themselves: another section may have an equal sentence
-    passages = [
-        _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
-        for number, group in enumerate(groups)
-    ]
+    passages = [_passage(f"{article.id}:{n}", group, id(group[0]) in in_lead) for n, group in enumerate(groups)]
     tokens = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
     counts[DROPPED] += tokens - sum(len(passage.tokens.ids) for passage in passages)
     return _join(lead), passages

@@ -7,17 +7,18 @@ asks with the first sentence of a function's docstring for the rest of it.
 
 import ast
 import collections
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import itertools
+import operator
 import os
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.data.corpora import corpus_kind, docstrings, sentences, source_paths
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
@@ -25,6 +26,7 @@ from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.formats import Options
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
+from retrieval.parsing import text_files
 
 _MAX_BYTES = 4 << 20
 _MAX_NAME = 200
@@ -43,20 +45,14 @@ _LEFT_OUT = re.compile(
 )
 # What docstrings, and the folders of TensorFlow, call some modules.
 _ALIASES = {
-    "np.": "numpy.",
-    "jnp.": "jax.numpy.",
-    "tf.keras.": "keras.",
-    "tf.": "tensorflow.",
-    "tensorflow._api.v2.": "tensorflow.",
-    "plt.": "matplotlib.pyplot.",
-    "os.path.": "posixpath.",
+    **{"np.": "numpy.", "jnp.": "jax.numpy.", "plt.": "matplotlib.pyplot.", "os.path.": "posixpath."},
+    **{"tf.keras.": "keras.", "tf.": "tensorflow.", "tensorflow._api.v2.": "tensorflow."},
 }
 _DEFINITION = re.compile(r"^(?:(?:async )?def|class) (\w+)|^(\w+)(?:: [^=\n]+)? = ", re.MULTILINE)
 _IMPORT = re.compile(r"^from (\.*)([\w.]*) import (\([^)]*\)|.+)", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A module; its package is in the folder `root`, and `size` is in bytes."""
 
     id: str
@@ -77,10 +73,7 @@ def read_pages(lock: Path) -> Iterator[Page | Dropped]:
     standard = Path(_STANDARD_LIBRARY)
     files = [(standard, path.relative_to(standard)) for path in sorted(standard.rglob("*.py"))]
     for name, version in _pins(lock):
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            distribution = None
+        distribution = next(iter(importlib.metadata.distributions(name=name)), None)
         if distribution is None or distribution.version != version:
             yield Dropped(name, "distribution not installed in its pinned version")
         else:
@@ -91,7 +84,7 @@ def read_pages(lock: Path) -> Iterator[Page | Dropped]:
         title, path = _title(".".join(file.with_suffix("").parts)), root / file
         if title and title not in pages and path.is_file():
             pages[title] = Page(title, title, str(root), str(path), path.stat().st_size)
-    yield from (pages[title] for title in sorted(pages))
+    yield from map(operator.itemgetter(1), sorted(pages.items()))
 
 
 def parse(page: Page, held_out: float = 0.0) -> list[Article | Redirect | KnownItem | Dropped]:
@@ -104,10 +97,8 @@ def parse(page: Page, held_out: float = 0.0) -> list[Article | Redirect | KnownI
     if page.size > _MAX_BYTES:
         return [Dropped(page.title, "too large")]
     try:
-        source = Path(page.path).read_bytes()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(Path(page.path).read_bytes())
         sections, items = _sections(page, tree, held_out)
     except OSError:
         return [Dropped(page.title, "unreadable")]
@@ -131,21 +122,13 @@ def known_items(results: Iterable[Any]) -> RetrievalSet:
     queries, bodies = (collections.Counter(pair[i] for pair in items) for i in (0, 1))
     kept = [item for (q, body), item in items.items() if queries[q] == bodies[body] == 1 and q not in body]
     kept.sort(key=lambda item: item.name)
-    return RetrievalSet(
-        "pydocs",
-        {item.name: item.query for item in kept},
-        [Candidate(item.name, "", item.body) for item in kept],
-        {"test": {item.name: {item.name: 1} for item in kept}},
-    )
+    texts, judged = {item.name: item.query for item in kept}, {item.name: {item.name: 1} for item in kept}
+    return RetrievalSet("pydocs", texts, [Candidate(item.name, "", item.body) for item in kept], {"test": judged})
 
 
 def _pins(lock: Path) -> list[tuple[str, str]]:
-    try:
-        lines = Path(lock).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{lock}: cannot be read ({error}); give a lock file with a line name==version each") from error
-    pins = [(match[1], match[2]) for match in map(_PIN.match, lines) if match]
-    if not pins:
+    matches = (_PIN.match(line) for _, line in text_files.lines(lock))
+    if not (pins := [(match[1], match[2]) for match in matches if match]):
         raise UserError(f"{lock}: no line of the form name==version; write one with `pip freeze`")
     return pins
 
@@ -159,26 +142,24 @@ def _title(module: str) -> str | None:
 
 
 def _unalias(name: str) -> str:
-    for alias, meaning in _ALIASES.items():
-        if name.startswith(alias):
-            return meaning + name.removeprefix(alias)
-    return name
+    alias = next(filter(name.startswith, _ALIASES), "")
+    return _ALIASES.get(alias, "") + name.removeprefix(alias)
 
 
 def _sections(page: Page, tree: ast.Module, held_out: float) -> tuple[list[Section], list[KnownItem]]:
     """The lead and the sections. A module without a docstring has that of its first class or function as the lead."""
-    sections, items, seen = [Section("", 1, ())], [], set()
+    sections, items, known = [Section("", 1, ())], [], set()
     for name, node in [("", tree), *_definitions(tree.body)]:
-        docstring = ast.get_docstring(node, clean=False)
-        paragraphs = list(docstrings.paragraphs(docstring, functools.partial(_resolve, page))) if docstring else []
+        docstring = ast.get_docstring(node, clean=False) or ""
+        paragraphs = list(docstrings.paragraphs(docstring, functools.partial(_resolve, page)))
         item = _known_item(f"{page.title}.{name}", paragraphs)
         if item and _is_held_out(item, held_out):
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             is_whole = is_function and len(item.body.split()) >= _MIN_BODY_WORDS
             paragraphs = [] if is_whole else paragraphs[1:]
             items += [item] if is_whole and not re.search(r"(?:^|\.)_", name) else []
-        fresh = tuple({p.text: p for p in paragraphs if p.text not in seen}.values())
-        seen.update(p.text for p in fresh)
+        fresh = tuple({p.text: p for p in paragraphs if p.text not in known}.values())
+        known.update(p.text for p in fresh)
         if fresh and not sections[0].paragraphs:
             sections[0] = Section("", 1, fresh)
         elif fresh:
@@ -251,9 +232,8 @@ def _resolve(page: Page, name: str, is_explicit: bool) -> str | None:
 @functools.cache
 def _home(root: str, name: str, steps: int = 8) -> str | None:
     """The title of the module that defines a dotted name; re-exports are followed for at most `steps`."""
-    parts = name.split(".")
-    prefixes = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-    module = next((prefix for prefix in prefixes if _locate(root, prefix)), None)
+    prefixes = itertools.accumulate(name.split("."), "{}.{}".format)
+    module = max((prefix for prefix in prefixes if _locate(root, prefix)), key=len, default=None)
     if module is None or module == name:
         return module and _title(module)
     first, _, rest = name.removeprefix(f"{module}.").partition(".")
@@ -266,12 +246,8 @@ def _home(root: str, name: str, steps: int = 8) -> str | None:
 @functools.cache
 def _locate(root: str, module: str) -> str | None:
     """The file of a module below `root` or in the standard library."""
-    for base in (root, _STANDARD_LIBRARY):
-        path = f"{base}/{module.replace('.', '/')}"
-        for file in (f"{path}/__init__.py", f"{path}.py"):
-            if os.path.isfile(file):
-                return file
-    return None
+    paths = (f"{base}/{module.replace('.', '/')}" for base in (root, _STANDARD_LIBRARY))
+    return next(filter(os.path.isfile, (path + end for path in paths for end in ("/__init__.py", ".py"))), None)
 
 
 @functools.cache
@@ -289,12 +265,9 @@ def _exports(root: str, path: str, module: str, depth: int = 3) -> dict[str, str
             origin = f"{base}.{origin}".rstrip(".")
         for words in map(str.split, re.sub(r"#.*", "", imported).strip("()").split(",")):
             if words == ["*"]:
-                starred = _locate(root, origin)
+                starred, top = _locate(root, origin), f"{origin.partition('.')[0]}."
                 exported = _exports(root, starred, origin, depth - 1) if starred and depth else {}
-                package_prefix = f"{origin.partition('.')[0]}."
-                names |= {
-                    name: f"{origin}.{name}" for name, target in exported.items() if target.startswith(package_prefix)
-                }
+                names |= {name: f"{origin}.{name}" for name, target in exported.items() if target.startswith(top)}
             elif words:
                 names[words[-1]] = f"{origin}.{words[0]}"
     return names | {name: f"{module}.{name}" for name in map("".join, _DEFINITION.findall(source))}

@@ -117,22 +117,18 @@ def is_of_one_case(text: str) -> bool:
     """
     if len(text) < _SHORT and len(_ENDS.findall(text)) < 2:
         return False
-    if text.isupper() or text == text.lower():
-        return True
     without = _PRONOUN.sub("i", text)
-    return without == without.lower()
+    return text.isupper() or without == without.lower()
 
 
 def _marks(text: str, start: int) -> Iterable[re.Match[str]]:
     """Where a sentence may end, in order."""
-    found = _BREAK.finditer(text, start)
-    if text.isascii():
-        return found
-    return sorted(itertools.chain(found, _STOP.finditer(text, start)), key=operator.methodcaller("start"))
+    breaks, stops = _BREAK.finditer(text, start), () if text.isascii() else _STOP.finditer(text, start)
+    return sorted((*breaks, *stops), key=operator.methodcaller("start")) if stops else breaks
 
 
 def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) -> bool:
-    if _is_list_number(text, start, match.start()):
+    if match.start() - start <= 3 and text[start : match.start()].strip().isdigit():  # the number of a list's item
         return False
     if match.re is _STOP:
         goes_on = match[0][-1] not in _FULL_STOPS and text.startswith(_GOES_ON, match.end())
@@ -181,10 +177,6 @@ def _is_initials(word: str) -> bool:
 def _is_in_brackets(before: str) -> bool:
     opened, closed = (max(map(before.rfind, brackets)) for brackets in ("(（", ")）"))
     return opened > closed
-
-
-def _is_list_number(text: str, start: int, end: int) -> bool:
-    return end - start <= 3 and text[start:end].strip().isdigit()
 
 
 def _pieces(text: str, start: int, end: int, one_case: bool) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ prepared there is read without a network.
 import contextlib
 import glob
 import importlib.util
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from retrieval.errors import UserError, first_line, unknown_name
 
 _PREFIX = "tfds:"
 _NAME = re.compile(r"(\w+)(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?")
+_OPTIONS = ("data_dir", "split")
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _log = logging.getLogger(__name__)
 
@@ -61,8 +63,9 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
       UserError: not such a source, an unknown config, version or split, no prepared data, or damaged data.
     """
     features, dataset = _open(source, name)
-    for example in _read(source, dataset):
-        yield _plain(features, _listed(example))
+    with _explained(f"{source}: the prepared data is damaged", "prepare it again"):
+        for example in dataset:
+            yield _plain(features, _listed(example))
 
 
 def open_all(sources: Iterable[str], name: str) -> None:
@@ -86,8 +89,7 @@ def _open(source: str, name: str) -> tuple[Any, Any]:
             f"{builder.info.full_name.rpartition('/')[0]} --data_dir={builder.data_dir_root}` with a network, "
             "or give ?data_dir= the folder where it is prepared"
         )
-    missing = _KNOWN[name][1] - set(builder.info.features)
-    if missing:
+    if missing := _KNOWN[name][1] - set(builder.info.features):
         raise UserError(f"{source}: a config without the features {', '.join(sorted(missing))}; use the default one")
     split = options.get("split", _KNOWN[name][0])
     order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -105,12 +107,10 @@ def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
         raise unknown_name("TFDS data set", match[1], [name])
     parts = [part.partition("=") for part in query.split("&")] if query else []
     options = {option: value for option, _, value in parts}
-    for option in options:
-        if option not in ("data_dir", "split"):
-            raise unknown_name(f"option of {source.partition('?')[0]}", option, ["data_dir", "split"])
-    folder = options.get("data_dir", "")
-    is_remote = "://" in folder
-    if "data_dir" in options and not is_remote and not (folder and Path(folder).expanduser().is_dir()):
+    if unknown := [option for option in options if option not in _OPTIONS]:
+        raise unknown_name(f"option of {source.partition('?')[0]}", unknown[0], _OPTIONS)
+    folder = options.get("data_dir", "tfds://")
+    if "://" not in folder and not (folder and Path(folder).expanduser().is_dir()):
         raise UserError(f"{source}: the data_dir '{folder}' is not a folder; it is the one that holds '{name}/'")
     return spec, options
 
@@ -118,26 +118,11 @@ def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
 def _refuse_strange_features(source: str, folder: Path) -> None:
     """TFDS imports the module of every feature that prepared data names, so the names must be of its own features."""
     for path in glob.glob(f"{glob.escape(str(folder))}/**/features.json", recursive=True):
-        for name in _class_names(files.read_json(Path(path))):
+        pairs: list[tuple[str, Any]] = []  # of all objects within each other
+        json.loads(json.dumps(files.read_json(Path(path))), object_pairs_hook=pairs.extend)
+        for name in (value for key, value in pairs if key in _CLASS_KEYS and isinstance(value, str)):
             if not name.startswith("tensorflow_datasets.core.features."):
                 raise UserError(f"{source}: {path} asks for the code of '{name[:100]}', which is not of TFDS")
-
-
-def _class_names(value: Any) -> Iterator[str]:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in parts:
-        yield from _class_names(part)
-    if isinstance(value, dict):
-        yield from (value[key] for key in _CLASS_KEYS if isinstance(value.get(key), str))
-
-
-def _read(source: str, dataset: Any) -> Iterator[Any]:
-    import tensorflow as tf
-
-    try:
-        yield from dataset
-    except tf.errors.OpError as error:
-        raise UserError(f"{source}: the prepared data is damaged ({_said(error)}); prepare it again") from error
 
 
 @contextlib.contextmanager
@@ -146,11 +131,7 @@ def _explained(problem: str, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UserError(f"{problem} ({_said(error)}); {advice}") from error
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{problem} ({type(error).__name__}: {first_line(error)}); {advice}") from error
 
 
 def _listed(value: Any) -> Any:

@@ -5,6 +5,7 @@ characters that no page can contain. They stand for links and for what was taken
 losing the place of a link.
 """
 
+import itertools
 import re
 import urllib.parse
 
@@ -13,7 +14,7 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data.corpora import wikinames, wikitemplates
+from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.wikipedia import Page, normalize_title
 from retrieval.parsing import foreign_text
 
@@ -38,6 +39,10 @@ _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
 
 _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
+# A comment that has lines of its own takes its last line break along.
+_COMMENT = re.compile(r"(?:(?<=\n)|\A)<!(?=--).*?-->\n?|<!(?=--).*?(?:-->|\Z)", re.DOTALL)
+_OF_TAGS = ((wikinames.INLINE_TAGS, ""), (["br"], " "), (wikinames.BLOCK_TAGS, "\n\n"), (wikinames.DROPPED_TAGS, HOLE))
+_SHOWN = {name: shown for names, shown in _OF_TAGS for name in names}
 # Headings are left to `_blocks`: a long line of '== == ==' overflows the C stack of the parser.
 _LINE_OF_HEADING = re.compile("^(?==)", re.MULTILINE)
 _LITERAL = {ord(c): f"&#{ord(c)};" for c in "<&[]{}|'=*#:;_!-"}
@@ -84,12 +89,9 @@ def one_line(marked: str) -> str:
     if HOLE not in marked:
         return marked
     marked = _EMPTY_PARENTHESES.sub(HOLE, marked)
-    marked = _AFTER_PARENTHESIS.sub("", marked)
-    marked = _BEFORE_PARENTHESIS.sub("", marked)
-    marked = _AT_START.sub("", marked)
-    marked = _BEFORE_POINT.sub("", marked)
-    marked = _BETWEEN_BRACKETS.sub(" ", marked)
-    return " ".join(marked.replace(HOLE, "").split())
+    for useless in (_AFTER_PARENTHESIS, _BEFORE_PARENTHESIS, _AT_START, _BEFORE_POINT):
+        marked = useless.sub("", marked)
+    return " ".join(_BETWEEN_BRACKETS.sub(" ", marked).replace(HOLE, "").split())
 
 
 def _without_tags(text: str) -> str:
@@ -98,8 +100,8 @@ def _without_tags(text: str) -> str:
     while match := _TAG.search(text, position):
         pieces.append(text[position : match.start()].replace("<", "&lt;"))
         position = match.end()
-        if match[0] == "<!--":
-            position = _end_of_comment(text, match.start())
+        if comment := _COMMENT.match(text, match.start()):
+            position = comment.end()
             continue
         name = match[2].lower()
         opens = not match[1] and not match[3].endswith("/")
@@ -109,30 +111,12 @@ def _without_tags(text: str) -> str:
                 content, position = text[position : end.start()], end.end()
             else:
                 unclosed.add(name)
-        pieces.append(_shown(match[0], name, content))
+        shown = (
+            _SHOWN.get(name) if name != "nowiki" else foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
+        )
+        pieces.append(match[0].replace("<", "&lt;") if shown is None else shown)
     pieces.append(text[position:].replace("<", "&lt;"))
     return _LINE_OF_HEADING.sub(HOLE, "".join(pieces))
-
-
-def _shown(tag: str, name: str, content: str | None) -> str:
-    if name == "nowiki":
-        return foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
-    if name in wikinames.DROPPED_TAGS:
-        return HOLE
-    if name in wikinames.BLOCK_TAGS:
-        return "\n\n"
-    if name in wikinames.INLINE_TAGS:
-        return " " if name == "br" else ""
-    return tag.replace("<", "&lt;")
-
-
-def _end_of_comment(text: str, start: int) -> int:
-    """A comment that has lines of its own takes its last line break along."""
-    end = text.find("-->", start) + 3
-    if end < 3:
-        return len(text)
-    own_line = start == 0 or text[start - 1] == "\n"
-    return end + 1 if own_line and text[end : end + 1] == "\n" else end
 
 
 def _refuse_hard(text: str) -> None:
@@ -181,28 +165,21 @@ class _Renderer:
                 return self._link(node)
             case HTMLEntity():
                 return str(node)
-            case ExternalLink():
-                return self._address(node)
-            case Tag():
-                return self._tag(node)
+            case ExternalLink() if node.title is not None:
+                return self.render(node.title)
+            case ExternalLink() if not node.brackets:
+                return self.render(node.url)
+            case Tag():  # without HTML tags and quotes there are only tables, rules and the marks of list items
+                return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
             case Template():
                 return self._template(node)
         return HOLE
-
-    def _address(self, node: ExternalLink) -> str:
-        if node.title is not None:
-            return self.render(node.title)
-        return HOLE if node.brackets else self.render(node.url)
-
-    def _tag(self, node: Tag) -> str:
-        # Without HTML tags and quotes there are only tables, rules and the marks of list items.
-        return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
 
     def _template(self, node: Template) -> str:
         """What a template shows; a hole where that is nothing."""
         name = " ".join(str(node.name).replace("_", " ").split()).lower()
         values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
-        shown = wikitemplates.number(name, values, self._language) or wikitemplates.shown(name, values)
+        shown = wikinames.formatted_number(name, values, self._language) or wikinames.shown_by_template(name, values)
         return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
 
     def _link(self, node: Wikilink) -> str:
@@ -221,27 +198,21 @@ class _Renderer:
 
     def _target(self, name: str) -> str:
         """The title of the article that a link names, empty where it names none or its own page."""
-        name = urllib.parse.unquote(name.partition("#")[0]) if "%" in name else name.partition("#")[0]
-        title = normalize_title(name, self._page.site)
-        if title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title):
-            return ""
-        return title
+        title = normalize_title(urllib.parse.unquote(name.partition("#")[0]), self._page.site)
+        is_none = title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title)
+        return "" if is_none else title
 
 
 def _tidy(marked: str) -> str:
     """Joins the tails of words to links ('[[bus]]es') and removes the markup that the parser does not treat."""
     marked = _TRAIL.sub(_trail, marked)
-    if "__" in marked:
-        marked = _SWITCH.sub(HOLE, marked)
+    marked = _SWITCH.sub(HOLE, marked)
     if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
         marked = _REST_OF_TABLE.sub(HOLE, marked)
-    if "''" in marked:
-        # Four are an apostrophe and bold.
-        marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)
+    marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)  # four: an apostrophe and bold
     return _REST_OF_BRACKET.sub(HOLE, marked)
 
 
 def _trail(match: re.Match[str]) -> str:
-    word = match[1]
-    capital = next((i for i, letter in enumerate(word) if not letter.islower()), len(word))
-    return word[:capital] + CLOSE + word[capital:]
+    small = "".join(itertools.takewhile(str.islower, match[1]))
+    return small + CLOSE + match[1].removeprefix(small)

@@ -1,16 +1,15 @@
 """MediaWiki XML exports, streamed page by page; `wikitext.parse` turns one into an article."""
 
 import bz2
-import contextlib
-import dataclasses
 import gzip
 import io
 import itertools
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 from xml.parsers import expat
 
@@ -26,13 +25,13 @@ _OLDEST_EXPAT = (2, 4, 1)
 _LONGEST_MARK = 16 * _MEBIBYTE
 # Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
 _LONGEST_NAME = 1024
+_LONGEST_TEXT = 2 * _MEBIBYTE  # as MediaWiki allows; a longer one is dropped unread
 _MOST_LEVELS = 100  # of elements within each other: more than any export has
 
 _TITLE = "page/title"
 _TEXT = "page/revision/text"
 _NAMESPACE = "siteinfo/namespaces/namespace"
-_BASE = "siteinfo/base"
-_LEAVES = {_TITLE, _TEXT, _NAMESPACE, _BASE, "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
+_LEAVES = {_TITLE, _TEXT, _NAMESPACE, "siteinfo/base", "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
 _HIDDEN_KEYS = {"6", "14"}  # files and categories
 
 _REDIRECT = re.compile(r"\s*+#\s*+redirect\b", re.IGNORECASE)  # in old exports, which have no <redirect>
@@ -41,8 +40,7 @@ _BEFORE_TITLE = re.compile(r"https?://[^\s/]+/(\S*[/=])?")  # in the address of 
 _INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
 
 
-@dataclasses.dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """What a wiki says about its titles.
 
     Attributes:
@@ -58,8 +56,7 @@ class Site:
     address: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One page of the main namespace; `text` is wikitext."""
 
     id: str
@@ -88,31 +85,26 @@ def normalize_title(title: str, site: Site) -> str:
     return capital + title[1:] if site.first_letter and len(capital) == 1 else title
 
 
-def read_pages(path: Path, max_bytes: int = 2 * _MEBIBYTE) -> Iterator[Page | Redirect | Dropped | Broken]:
+def read_pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
     """Every page of an export (XML as it is, or in bz2 or gzip, of one or many streams), in constant memory.
 
     Where the file is cut off or damaged, the pages before that place come first. One `Broken` is last.
-
-    Args:
-      max_bytes: longer texts are dropped unread; MediaWiki itself allows 2 MiB.
 
     Raises:
       UserError: at once, where there is no such file or no page can be read from it.
     """
     if expat.version_info < _OLDEST_EXPAT:
         raise UserError(f"{expat.EXPAT_VERSION} is unsafe: use a Python whose expat is 2.4.1 or newer")
-    pages = _pages(Path(path), max_bytes)
-    first = next(pages, None)
-    if first is None:
-        raise UserError(f"{path}: a MediaWiki export without a page")
+    pages = _pages(Path(path))
+    first = next(pages, Broken(f"{path}: a MediaWiki export without a page"))
     if isinstance(first, Broken):
         raise UserError(f"{first.message}; expected a MediaWiki export: .xml, .xml.bz2 or .xml.gz")
     return itertools.chain([first], pages)
 
 
-def _pages(path: Path, max_bytes: int) -> Iterator[Page | Redirect | Dropped | Broken]:
-    export = _Export(path, max_bytes)
-    with contextlib.closing(_open(path)) as file:
+def _pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
+    export = _Export(path)
+    with _open(path) as file:
         try:
             while chunk := file.read1(_CHUNK):  # `read` would lose what it read before damage
                 export.parse(chunk)
@@ -129,8 +121,6 @@ def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
             magic = file.read(3)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected a MediaWiki export") from error
-    if not magic:
-        raise UserError(f"{path}: the file is empty; expected a MediaWiki export")
     if magic == b"BZh":
         return bz2.open(path)
     return gzip.open(path) if magic[:2] == b"\x1f\x8b" else path.open("rb")
@@ -139,27 +129,25 @@ def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
 class _Export:
     """Expat's callbacks: collect the leaf elements that matter, and make a record at the end of every page."""
 
-    def __init__(self, path: Path, max_bytes: int):
+    def __init__(self, path: Path):
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.buffer_size = _CHUNK
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._characters
-        self.parser.StartDoctypeDeclHandler = self._refuse
-        self.parser.EntityDeclHandler = self._refuse
+        self.parser.StartDoctypeDeclHandler = self.parser.EntityDeclHandler = self._refuse
         self._path = path
-        self._max_bytes = max_bytes
         self._records: list[Page | Redirect | Dropped] = []
         self._last_title = ""
-        self._given = 0
+        self._fed = 0  # bytes
         self._elements: list[str] = []
-        self._leaf = ""
+        self._leaf = ""  # the element that is being collected: its pieces, their bytes, its attributes
         self._pieces: list[str] = []
         self._bytes = 0
         self._attributes: dict[str, str] = {}
-        self._page: dict[str, str] = {}
-        self._names: dict[str, str] = {}
+        self._values: dict[str, str | None] = {}  # of leaves; None for one that is too long
+        self._namespaces: dict[str, str] = {}  # name -> number
         self._site = Site(frozenset(), first_letter=True)
 
     def parse(self, chunk: bytes) -> None:
@@ -169,8 +157,8 @@ class _Export:
           expat.ExpatError: they are not XML, or a tag does not end.
         """
         self.parser.Parse(chunk)
-        self._given += len(chunk)
-        if self._given - self.parser.CurrentByteIndex > _LONGEST_MARK:
+        self._fed += len(chunk)
+        if self._fed - self.parser.CurrentByteIndex > _LONGEST_MARK:
             raise expat.ExpatError(f"a tag or comment is longer than {_LONGEST_MARK >> 20} MiB")
 
     def take(self) -> list[Page | Redirect | Dropped]:
@@ -199,66 +187,60 @@ class _Export:
             # A page with its whole history has many revisions, the newest last.
             self._pieces, self._bytes, self._attributes = [], 0, attributes
         elif place == "page/redirect":
-            self._page[place] = attributes.get("title", "")
+            self._values[place] = attributes.get("title", "")
 
     def _characters(self, text: str) -> None:
         if not self._leaf:
             return
         self._bytes += len(text.encode())
-        if self._bytes <= (self._max_bytes if self._leaf == _TEXT else _LONGEST_NAME):
-            self._pieces.append(text)
-        else:
+        if self._is_too_long():
             self._pieces = []
+        else:
+            self._pieces.append(text)
+
+    def _is_too_long(self) -> bool:
+        return self._bytes > (_LONGEST_TEXT if self._leaf == _TEXT else _LONGEST_NAME)
 
     def _end(self, name: str) -> None:
         self._elements.pop()
         if self._leaf:
-            self._end_leaf(self._leaf, "".join(self._pieces))
+            text = None if self._is_too_long() else "".join(self._pieces)
+            if self._leaf == _NAMESPACE and text:
+                self._namespaces[text.lower().replace("_", " ")] = self._attributes.get("key", "")
+            self._values[self._leaf] = text
             self._leaf, self._pieces = "", []
+        elif len(self._elements) == 1 and name == "siteinfo":
+            address = _BEFORE_TITLE.match(self._values.get("siteinfo/base") or "")
+            hidden = frozenset(name for name, key in self._namespaces.items() if key in _HIDDEN_KEYS)
+            first_letter = self._values.get("siteinfo/case") != "case-sensitive"
+            self._site = Site(frozenset(self._namespaces), first_letter, hidden, address[0] if address else "")
         elif len(self._elements) == 1 and name == "page":
-            record = self._record()
+            record = self._record(self._values)
             self._last_title = record.title
             self._records.append(record)
-            self._page = {}
+            self._values = {}
 
-    def _end_leaf(self, leaf: str, text: str) -> None:
-        if leaf.startswith("page/"):
-            self._page[leaf] = text
-            if leaf == _TEXT:
-                self._page["too large"] = "yes" if self._bytes > self._max_bytes else ""
-            return
-        if leaf == _NAMESPACE and text:
-            self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
-        address = self._site.address
-        if leaf == _BASE and (before := _BEFORE_TITLE.match(text)):
-            address = before[0]
-        hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
-        first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
-        self._site = Site(frozenset(self._names), first_letter, hidden, address)
-
-    def _record(self) -> Page | Redirect | Dropped:
-        page, site = self._page, self._site
-        title = normalize_title(page.get(_TITLE, ""), site)
-        text = page.get(_TEXT, "")
-        if self._in_other_namespace(title):
+    def _record(self, page: Mapping[str, str | None]) -> Page | Redirect | Dropped:
+        site = self._site
+        title, text = normalize_title(page.get(_TITLE) or "", site), page.get(_TEXT, "")
+        if self._in_other_namespace(title, page.get("page/ns")):
             return Dropped(title, "other namespace")
         if not title:
             return Dropped(title, "no title")
-        if target := _redirected(page.get("page/redirect"), text):
+        if target := _redirected(page.get("page/redirect"), text or ""):
             return Redirect(title, normalize_title(target.partition("#")[0].lstrip(" :"), site))
-        if page.get("too large"):
+        if text is None:
             return Dropped(title, "too large")
         if page.get("page/revision/model", "wikitext") != "wikitext":
             return Dropped(title, "not wikitext")
-        id = page.get("page/id", "").strip()
+        id = (page.get("page/id") or "").strip()
         if len(id.split()) != 1:  # run files could not hold it
             return Dropped(title, "no id")
         return Page(id, title, text, site)
 
-    def _in_other_namespace(self, title: str) -> bool:
-        # Exports before version 0.6 have no <ns>.
-        if "page/ns" in self._page:
-            return self._page["page/ns"].strip() != "0"
+    def _in_other_namespace(self, title: str, number: str | None) -> bool:
+        if number is not None:  # exports before version 0.6 have none
+            return number.strip() != "0"
         prefix, colon, _ = title.partition(":")
         return bool(colon) and prefix.strip().lower() in self._site.namespaces
 

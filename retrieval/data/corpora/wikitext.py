@@ -1,6 +1,5 @@
 """Wikitext to articles: plain paragraphs with links, or the reason why a page is none."""
 
-import dataclasses
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -31,21 +30,19 @@ def parse(page: Page) -> list[Article | Dropped]:
     without text. The reasons for a page to be dropped: disambiguation, list, no text,
     too deep, too complex.
     """
+    reason, sections = "", ()
     if wikinames.DISAMBIGUATION_TITLE.search(page.title) or wikinames.DISAMBIGUATION.search(page.text):
-        return [Dropped(page.title, "disambiguation")]
-    if wikinames.LIST_TITLE.match(page.title):
-        return [Dropped(page.title, "list")]
-    try:
-        marked, targets = render(page)
-    except TooHardError as error:
-        return [Dropped(page.title, str(error))]
-    sections, listed = _sections(marked, targets)
-    shown = sum(len(p.text) for s in sections for p in s.paragraphs)
-    if listed > 4 * shown:
-        return [Dropped(page.title, "list")]
-    if not shown:
-        return [Dropped(page.title, "no text")]
-    return [Article(page.id, page.title, sections, url=page.url)]
+        reason = "disambiguation"
+    elif wikinames.LIST_TITLE.match(page.title):
+        reason = "list"
+    else:
+        try:
+            sections, listed = _sections(*render(page))
+            shown = sum(len(p.text) for s in sections for p in s.paragraphs)
+            reason = "list" if listed > 4 * shown else "" if shown else "no text"
+        except TooHardError as error:
+            reason = str(error)
+    return [Dropped(page.title, reason) if reason else Article(page.id, page.title, sections, url=page.url)]
 
 
 def _sections(marked: str, targets: list[str]) -> tuple[tuple[Section, ...], int]:
@@ -150,7 +147,7 @@ class Dumps(CorpusKind):
             _log.warning("the corpus: %d dumps are named again; each is read once", again)
         for number, path in enumerate(paths):
             for page in wikipedia.read_pages(path):
-                yield dataclasses.replace(page, id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
+                yield page._replace(id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """An article of wikitext."""

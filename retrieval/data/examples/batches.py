@@ -14,6 +14,8 @@ every host draws the same, and a run that goes on needs no more than that number
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data.examples.example_kind import ExampleKind
-from retrieval.data.examples.packing import WAITING, Arrays, Lane, PackedLane, Packing
+from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
 from retrieval.libraries import seqio, tf
 from retrieval.runtime import hashing, hosts
@@ -88,7 +90,7 @@ class Batches:
         sources: Sources | None = None,
     ):
         """Args:
-        lanes: of each source those of this host, which `open_lanes` gives; of examples without sources under any name.
+        lanes: of each source those of this host, which `Drawn` opens; of examples without sources under any name.
         sharding: of a batch.
         epoch: the examples that all tasks have together, which `epoch` says to others.
         tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
@@ -97,6 +99,7 @@ class Batches:
         """
         self.epoch, self.sources = epoch, sources
         self._lanes, self._sharding, self._tables = lanes, sharding, tables or {}
+        self._all_lanes = [*itertools.chain(*lanes.values())]
         self._number = 0  # of the next batch
 
     def __iter__(self) -> Batches:
@@ -110,10 +113,6 @@ class Batches:
         local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
         batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
         return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
-
-    @property
-    def _all_lanes(self) -> list[Lane]:
-        return [lane for lanes in self._lanes.values() for lane in lanes]
 
     def save(self, folder: Path) -> None:
         """Writes the position of this host's lanes into `folder`, and of several sources the number of the batch."""
@@ -135,86 +134,57 @@ class Batches:
             self._number = position["batches"]
         is_packed = any(isinstance(lane, PackedLane) for lane in self._all_lanes)
         if not is_packed and any(folder.glob(f"*{WAITING}")):
-            raise UserError(
-                f"{folder}: the run began with packed rows, and here a text has a row of its own, by another "
-                "config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
-            )
+            raise UserError(f"{folder}: the run began with packed rows, and here there are none, {OTHER_ROWS}")
         for lane in self._all_lanes:
             lane.restore(folder)
 
 
-def open_lanes(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    *,
-    batch_size: int,
-    lanes: int,
-    seed: int,
-    sharding: jax.sharding.Sharding,
-    packing: Packing | None = None,
-    stem: str = "",
-) -> list[Lane]:
-    """The lanes of a task whose rows live on this host's devices.
+class Drawn(NamedTuple):
+    """What is drawn: the arguments of `seqio.get_dataset`, and the global batch size.
 
-    Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
-
-    Args:
-      packing: of each lane; None for one text per row.
+    Attributes:
       stem: what the names of the lanes begin with.
-
-    Raises:
-      UserError: lanes, batch size, hosts or devices do not divide each other.
     """
-    _check(batch_size, lanes, sharding, packing)
-    rows, numbers = batch_size // lanes, _own_lanes(lanes, batch_size, sharding)
-    own = [_opened(task, lengths, converter, number, lanes, rows, seed, stem) for number in numbers]
-    return [PackedLane(lane, packing) for lane in own] if packing else list(own)
+
+    task: str
+    lengths: Mapping[str, int]
+    converter: seqio.FeatureConverter
+    batch_size: int
+    lanes: int
+    seed: int
+    stem: str = ""
+
+    def first(self, count: int) -> list[Arrays]:
+        """What lane 0 draws first, for so many batches; the same on every host."""
+        lane = self._lane(0)
+        return [next(lane) for _ in range(count)]
+
+    def open_lanes(self, sharding: jax.sharding.Sharding, packing: Packing | None = None) -> list[Lane]:
+        """The lanes whose rows live on this host's devices.
+
+        Args:
+          sharding: of a batch.
+          packing: of each lane; None for one text per row.
+
+        Raises:
+          UserError: lanes, batch size, hosts or devices do not divide each other.
+        """
+        _check(self.batch_size, self.lanes, sharding, packing)
+        own = [self._lane(number) for number in _own_lanes(self.lanes, self.batch_size, sharding)]
+        return [PackedLane(lane, packing) for lane in own] if packing else list(own)
+
+    def _lane(self, number: int) -> _Lane:
+        tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+        shard, seed = seqio.ShardInfo(number, self.lanes), np.random.SeedSequence([self.seed, number]).generate_state(1)
+        options: dict[str, Any] = dict(shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1))
+        options |= dict(verbose=False, trim_output_features=False)  # the tasks cut, and keep the last [SEP]
+        dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
+        return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
 
 
 def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The rows of a table, [..., E]; zeros for a number of -1."""
     return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
-
-
-def first_of_a_lane(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    *,
-    batch_size: int,
-    lanes: int,
-    seed: int,
-    count: int,
-) -> list[Arrays]:
-    """What lane 0 draws first, for `count` batches of `open_lanes` with the same arguments; the same on every host."""
-    lane = _opened(task, lengths, converter, 0, lanes, batch_size // lanes, seed)
-    return [next(lane) for _ in range(count)]
-
-
-def _opened(
-    task: str,
-    lengths: Mapping[str, int],
-    converter: seqio.FeatureConverter,
-    number: int,
-    lanes: int,
-    rows: int,
-    seed: int,
-    stem: str = "",
-) -> _Lane:
-    tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-    dataset = as_written(seqio.get_dataset)(
-        task,
-        lengths,
-        converter,
-        shuffle=True,
-        num_epochs=None,
-        shard_info=seqio.ShardInfo(number, lanes),
-        seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
-        verbose=False,
-        trim_output_features=False,  # the tasks cut, and keep the last [SEP]
-    )
-    return _Lane(stem + lane_name(number), dataset, rows)
 
 
 def as_written(function: Callable) -> Callable:
@@ -240,7 +210,7 @@ class _Lane:
             raise unreadable(self.name, error) from error
         except StopIteration:
             raise UserError(
-                f"{self.name}: no example is in its files: take fewer config.data.lanes, or more data"
+                f"{self.name}: no example in its files: take fewer config.data.lanes or more data"
             ) from None
 
     def save(self, folder: Path) -> None:
@@ -255,10 +225,8 @@ class _Lane:
         try:
             tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise UserError(
-                f"{folder / self.name}: not a position in this data ({first_line(error)}); delete the checkpoint "
-                "and train again"
-            ) from error
+            why = f"not a position in this data ({first_line(error)})"
+            raise UserError(f"{folder / self.name}: {why}; delete the checkpoint and train again") from error
 
 
 def lane_name(number: int) -> str:
@@ -268,15 +236,10 @@ def lane_name(number: int) -> str:
 
 def unreadable(where: str, error: tf.errors.OpError) -> UserError:
     """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
+    what, remedy = "cannot be read", "once that is mended, the same command goes on from the newest checkpoint"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-        return UserError(
-            f"{where}: the shards of examples are damaged ({first_line(error)}); make them again with "
-            "--stage=prepare, or --stage=pairs for labelled pairs"
-        )
-    return UserError(
-        f"{where}: the shards of examples cannot be read ({first_line(error)}); once that is mended, the same command "
-        "goes on from the newest checkpoint"
-    )
+        what, remedy = "are damaged", "make them again with --stage=prepare, or --stage=pairs for labelled pairs"
+    return UserError(f"{where}: the shards of examples {what} ({first_line(error)}); {remedy}")
 
 
 def abstract(
@@ -301,14 +264,10 @@ def abstract(
     part = kind.blank_rows(lengths, batch_size // lanes)
     if packing and (packed := packing.pack(part)):  # texts without a token always fit
         part, _ = packed
-    part |= {
-        name: np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
-        for name, (numbers, size) in (tables or {}).items()
-    }
-    return {
-        name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
-        for name, values in part.items()
-    }
+    for name, (numbers, size) in (tables or {}).items():
+        part[name] = np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
+    spec = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
+    return {name: spec((lanes * len(rows), *rows.shape[1:]), rows.dtype) for name, rows in part.items()}
 
 
 def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
@@ -336,12 +295,11 @@ def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing
     processes, devices = jax.process_count(), len(sharding.device_set)
     batch, named = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
     of_devices = f"the number of devices, {devices}"
-    rules = [
+    for (field, value), of, which in (
         (batch, lanes, f"config.data.lanes={lanes}"),
         (named, processes, f"the number of hosts, {processes}"),
         (batch, devices, of_devices),
         (named, devices if packing else 1, f"{of_devices}, to pack texts (config.data.pack; each lane packs its own)"),
-    ]
-    for (field, value), of, which in rules:
+    ):
         if value % of:
             raise UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")

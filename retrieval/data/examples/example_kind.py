@@ -136,10 +136,7 @@ PAIRS = ExampleKind(
         GUIDE: Field(is_optional=True),  # of the query and the documents, in a table of embeddings
     },
     {"query_types": Field(shape=("query",)), "document_types": Field(shape=_DOCUMENTS)},
-    lambda row, sep_id: {
-        "query_types": tf.zeros_like(row["query"]),
-        "document_types": types(row["document"], sep_id),
-    },
+    lambda row, sep_id: {"query_types": tf.zeros_like(row["query"]), "document_types": types(row["document"], sep_id)},
 )
 
 
@@ -154,9 +151,8 @@ def pair_lengths(
       guide: whether it has the rows of its texts in a table of a guide's embeddings.
     """
     lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
-    lengths |= {"positive_ids": positives} if positives else {}
-    lengths |= {"teacher": 1 + negatives} if teacher else {}
-    return lengths | ({GUIDE: 2 + negatives} if guide else {})
+    optional = {"positive_ids": positives, "teacher": teacher * (1 + negatives), GUIDE: guide * (2 + negatives)}
+    return lengths | {name: size for name, size in optional.items() if size}
 
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).

@@ -12,12 +12,11 @@ of all of them, W tokens of a text with its padding, L tokens of a row.
 
 import bisect
 import collections
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,16 +25,17 @@ from retrieval.errors import UserError
 from retrieval.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
+Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
 
+OTHER_ROWS = "by another config.data.pack or on devices whose number does not divide config.data.lanes; go on as begun"
 WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows of a lane's batch for the texts of one field.
 
     Attributes:
@@ -56,17 +56,16 @@ def rows_for(texts: int, text_length: int, share: float, row_length: int, settin
       setting: the name of the setting that the share is from; the row length is that of `<setting>_row`.
 
     Raises:
-      UserError: the share is more than 1, or a row is shorter than a text may be.
+      UserError: the share is 0, or a row is shorter than a text may be.
     """
-    if not 0 < share <= 1:
-        raise UserError(f"{setting}={share} must be greater than 0 and at most 1: the share of the unpacked tokens")
+    if not share:
+        raise UserError(f"{setting}={share}: one side cannot be packed without the other; set it, at most to 1")
     if row_length < text_length:
         raise UserError(f"{setting}_row={row_length} is too short: a text may have {text_length} tokens")
     return Rows(math.ceil(share * texts * text_length / row_length), row_length, setting)
 
 
-@dataclasses.dataclass(frozen=True)
-class Packing:
+class Packing(NamedTuple):
     """How a lane's examples are packed.
 
     Attributes:
@@ -91,7 +90,7 @@ class Packing:
         counts = {field: np.count_nonzero(examples[field] != none, axis=-1) for field, none in empty.items()}
         return {field: count if count.ndim == 2 else count[:, None] for field, count in counts.items()}
 
-    def pack(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
+    def pack(self, examples: Arrays) -> Packed | None:
         """A batch of the first examples that fit, and which these are, [C]; None where fewer than C fit.
 
         Queries [2 7 3], [2 5 6 4 8 3] and [2 9 3] in rows of 8 tokens become
@@ -103,8 +102,7 @@ class Packing:
         Fields that are not packed stay as they are.
         """
         lengths = self.lengths(examples)
-        placed = _place([*self.rows.values()], [*lengths.values()], self.examples)
-        if placed is None:
+        if not (placed := _place([*self.rows.values()], [*lengths.values()], self.examples)):
             return None
         chosen, places = placed
         batch = {name: values[chosen] for name, values in examples.items()}
@@ -123,12 +121,9 @@ class Packing:
 
     def needs(self, tokens: Mapping[str, float]) -> list[tuple[float, str]]:
         """The share of its rows that each field needs for so many tokens an example, and the setting of the rows."""
-        return [
-            (self.examples * tokens[field] / (rows.count * rows.length), rows.setting)
-            for field, rows in self.rows.items()
-        ]
+        return [(self.examples * tokens[name] / _tokens(rows), rows.setting) for name, rows in self.rows.items()]
 
-    def pack_shortest(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
+    def pack_shortest(self, examples: Arrays) -> Packed | None:
         """As `pack`, of the first example and the shortest others, or of the shortest where these do not fit."""
         sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
         shortest = np.argsort(np.asarray(sizes), kind="stable")
@@ -141,9 +136,7 @@ class Packing:
         """Which rows are too few, for examples that have so many tokens on average, by field, and those that wait."""
         needs, lengths = self.needs(tokens), self.lengths(waiting)
         needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for need, setting in needs)
-        short = [
-            rows.setting for field, rows in self.rows.items() if not _place([rows], [lengths[field]], self.examples)
-        ]
+        short = [rows.setting for name, rows in self.rows.items() if not _place([rows], [lengths[name]], self.examples)]
         return f"a batch needs {needed}, and rows are never quite full: raise {' and '.join(short) or max(needs)[1]}"
 
 
@@ -167,9 +160,7 @@ class PackedLane:
     """A lane with its examples packed. Its position is that of the lane, and the examples that are drawn and wait."""
 
     def __init__(self, lane: Lane, packing: Packing):
-        self.name = lane.name
-        self._lane = lane
-        self._packing = packing
+        self.name, self._lane, self._packing = lane.name, lane, packing
         self._waiting: Arrays = {}
         self._drawn = collections.Counter()  # tokens by field, and examples as "", since the process began
 
@@ -185,19 +176,17 @@ class PackedLane:
             self._draw()
             if packed := self._past_the_longest():
                 break
-        batch, chosen = packed
-        self._waiting = {name: np.delete(values, chosen, axis=0) for name, values in self._waiting.items()}
-        return batch
+        self._waiting = _without(self._waiting, packed)
+        return packed[0]
 
     def _draw(self) -> None:
         drawn = next(self._lane)
-        waiting = self._waiting or {name: values[:0] for name, values in drawn.items()}
-        self._waiting = {name: np.concatenate([values, drawn[name]]) for name, values in waiting.items()}
+        self._waiting = _joined(self._waiting, drawn)
         lengths = self._packing.lengths(drawn)
         self._drawn.update({field: int(values.sum()) for field, values in lengths.items()})
-        self._drawn[""] += len(drawn[next(iter(lengths))])
+        self._drawn[""] += len(next(iter(drawn.values())))
 
-    def _past_the_longest(self) -> tuple[Arrays, np.ndarray] | None:
+    def _past_the_longest(self) -> Packed | None:
         """A batch without most of the long texts that others wait behind; None while few wait.
 
         Raises:
@@ -226,10 +215,7 @@ class PackedLane:
         """
         self._lane.restore(folder)
         if not self._file(folder).exists():
-            raise UserError(
-                f"{self._file(folder)} is missing: the run began without packed rows, with another config.data.pack or "
-                "on a number of devices that does not divide config.data.lanes; go on as it began"
-            )
+            raise UserError(f"{self._file(folder)} is missing: the run began without packed rows, {OTHER_ROWS}")
         self._waiting = files.read_arrays(self._file(folder), "delete the checkpoint and train again")
 
     def _file(self, folder: Path) -> Path:
@@ -249,19 +235,18 @@ def _place(
     chosen: list[int] = []
     starts: list[list[int]] = [[] for _ in rows]
     for number, example in enumerate(zip(*(values.tolist() for values in lengths))):
-        taken = _take(rooms, example)
-        if taken is None:
+        if (taken := _take(rooms, example)) is None:
             continue
         chosen.append(number)
-        for field, room, row in taken:
+        for field, room, row, _ in taken:
             starts[field].append((row + 1) * rows[field].length - room)
         if len(chosen) == examples:
             return np.array(chosen), [np.array(values, np.int32) for values in starts]
     return None
 
 
-def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> list[tuple[int, int, int]] | None:
-    """Takes room for all texts of an example, or for none: (field, room before, row) of each, or None."""
+def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> list[tuple[int, int, int, int]] | None:
+    """Takes room for all texts of an example, or for none: (field, room before, row, length) of each, or None."""
     taken = []
     for field, lengths in enumerate(example):
         for length in lengths:
@@ -274,16 +259,14 @@ def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> l
             room, row = rooms[field].pop(at)
             bisect.insort(rooms[field], (room - length, row))
             taken.append((field, room, row, length))
-    return [(field, room, row) for field, room, row, _ in taken]
+    return taken
 
 
 class _Spots:
     """Where in the rows of a field the tokens of its texts go."""
 
     def __init__(self, rows: Rows, starts_T: np.ndarray, lengths_T: np.ndarray):
-        self.starts_T = starts_T
-        self._rows = rows
-        self._lengths_T = lengths_T
+        self.starts_T, self._rows, self._lengths_T = starts_T, rows, lengths_T
         ends_T = np.cumsum(lengths_T)
         # Of all tokens, one text after the other: the number of the text, the place in it, and the place in the rows.
         self.numbers_S = np.repeat(np.arange(1, len(lengths_T) + 1, dtype=np.int32), lengths_T)
@@ -321,10 +304,7 @@ Places: TypeAlias = Callable[[Mapping[str, Rows]], Rows | None]
 
 
 def choose_rows(
-    packing: Packing,
-    lengths: Mapping[str, Sequence[int]],
-    sample: Sequence[Arrays],
-    places: Places = lambda texts: None,
+    packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Sequence[Arrays], places: Places = lambda _: None
 ) -> Packing | None:
     """The packing with the fewest tokens in which the sample never falls behind by more than a batch.
 
@@ -350,7 +330,7 @@ def choose_rows(
     while sum(map(_tokens, texts.values())) <= most:
         packed = {field: rows for field, rows in texts.items() if rows != packing.texts[field]}
         if keeps_up(packed):
-            return dataclasses.replace(packing, texts=texts, predictions=places(texts))
+            return packing._replace(texts=texts, predictions=places(texts))
         # An example waits for room on either side. So both together may need a little more than each alone.
         texts = {field: _wider(rows, packing.texts[field]) for field, rows in texts.items()}
     return None
@@ -364,19 +344,16 @@ def _fewest(packing: Packing, field: str, length: int, keeps_up: Callable[[Mappi
     least, most = math.ceil(texts_of_an_example / texts_a_row), _tokens(plain) // length
 
     def fits(count: int) -> bool:
-        rows = dataclasses.replace(plain, count=count, length=length)
-        return keeps_up({field: rows})
+        return keeps_up({field: plain._replace(count=count, length=length)})
 
     if most < least or not fits(most):
         return None
-    while least < most:
-        middle = (least + most) // 2
-        least, most = (least, middle) if fits(middle) else (middle + 1, most)
-    return dataclasses.replace(plain, count=least, length=length)
+    count = least + bisect.bisect_left(range(least, most), True, key=fits)
+    return plain._replace(count=count, length=length)
 
 
 def _wider(rows: Rows, plain: Rows) -> Rows:
-    wider = dataclasses.replace(rows, count=rows.count + 1)
+    wider = rows._replace(count=rows.count + 1)
     return wider if _tokens(wider) <= _tokens(plain) else plain
 
 
@@ -386,12 +363,21 @@ def _keeps_up(texts: Mapping[str, Rows], examples: int, sample: Sequence[Arrays]
     fields = [*texts, *(PREDICTIONS if larger.predictions else ())]
     waiting: Arrays = {}
     for drawn in sample:
-        waiting = {field: np.concatenate([waiting.get(field, drawn[field][:0]), drawn[field]]) for field in fields}
+        waiting = _joined(waiting, {field: drawn[field] for field in fields})
         while packed := larger.pack(waiting):
-            waiting = {field: np.delete(values, packed[1], axis=0) for field, values in waiting.items()}
+            waiting = _without(waiting, packed)
         if any(len(values) > larger.examples for values in waiting.values()):
             return False
     return True
+
+
+def _joined(waiting: Arrays, drawn: Arrays) -> Arrays:
+    return {name: np.concatenate([waiting.get(name, values[:0]), values]) for name, values in drawn.items()}
+
+
+def _without(waiting: Arrays, packed: Packed) -> Arrays:
+    """The examples that are left behind a batch."""
+    return {name: np.delete(values, packed[1], axis=0) for name, values in waiting.items()}
 
 
 def _tokens(rows: Rows) -> int:

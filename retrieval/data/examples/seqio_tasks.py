@@ -69,31 +69,26 @@ def register(
     suffix, bound = "_validation" if validation else label, holdout.bound(held_out)
     for name in rates:
         task = TASKS[name]
-        own = {option: declared()[f"data.{option}"].default for option in task.options} | dict(options or {})
+        own = {name: (options or {}).get(name, declared()[f"data.{name}"].default) for name in task.options}
         specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
-        of_task = {option: own[option] for option in task.options}
-        make = task.maker(Given(vocabulary, specials, of_task, weights, stored.labelled, source))
+        make = task.maker(Given(vocabulary, specials, own, weights, stored.labelled, source))
         is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
         read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)
+        kept = [functools.partial(_read_all, read=read), functools.partial(_filter, is_drawn=is_drawn)]
         seqio.TaskRegistry.add(
             name + suffix,
             source=_source(task, stored, first_records[name]),
-            preprocessors=[
-                functools.partial(_read_all, read=read),
-                functools.partial(_filter, is_drawn=is_drawn),
-                functools.partial(_stream, task=task),
-                _example(make),
-            ],
+            preprocessors=[*kept, task.stream, _example(make)],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
             shuffle_buffer_size=shuffle_buffer,
         )
     if len(rates) == 1:
         return next(iter(rates)) + suffix, sizes
-    return mixed({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
+    return mixture({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
 
 
-def mixed(rates: Mapping[str, float], name: str) -> str:
+def mixture(rates: Mapping[str, float], name: str) -> str:
     """Registers a mixture of tasks, by their registered names, under its own; returns that."""
     from retrieval.data.examples.seqio_classes import SeededMixture  # a class of seqio, which takes seconds
 
@@ -104,8 +99,7 @@ def mixed(rates: Mapping[str, float], name: str) -> str:
 
 def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: bool) -> dict[str, int]:
     """The examples of an epoch of each task; those without any are left out with a warning, or refused."""
-    sizes: dict[str, int] = {}
-    refused: dict[str, UserError] = {}
+    sizes, refused = {}, {}
     for task in tasks:
         try:
             sizes[task] = TASKS[task].epoch(stored, negatives)
@@ -123,10 +117,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     if unknown := next((task for task in rates if task not in TASKS), ""):
         raise unknown_name("task", unknown, TASKS)
     if not any(rates.values()):
-        raise UserError(
-            f"no task has a rate above 0 in config.data.rates; known: {', '.join(sorted(TASKS))}: set one, such as "
-            "config.data.rates.ict=1"
-        )
+        raise UserError(f"no task has a rate above 0: set one, such as config.data.rates.ict=1, of {sorted(TASKS)}")
 
 
 def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> None:
@@ -158,16 +149,12 @@ def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
 
     All files of a lane are read at once. Two tasks that begin at the same record would draw the same passages.
     """
-    first_records = {}
+    first_records, corpus = {}, {name: counts["pairs"] for name, counts in stored.statistics["tasks"].items()}
     for name in sizes:
         shards = TASKS[name].shards
         readers = [other for other in sizes if TASKS[other].shards is shards]
         number_of_files = max(1, len(list(_folder(TASKS[name], stored).glob(shards.pattern))))
-        others = [
-            counts["pairs"]
-            for other, counts in stored.statistics["tasks"].items()
-            if other in TASKS and TASKS[other].shards is shards
-        ]
+        others = (count for other, count in corpus.items() if other in TASKS and TASKS[other].shards is shards)
         records = max(*(sizes[reader] for reader in readers), *others, 0) // number_of_files
         first_records[name] = records * readers.index(name) // len(readers)
     return first_records
@@ -194,9 +181,8 @@ def _source(task: TaskKind, stored: Stored, first_record: int) -> Any:
     def read(path: tf.Tensor) -> tf.data.Dataset:
         name = tf.strings.regex_replace(path, ".*/", "")
         # What `tf.data.TFRecordDataset` stands on: the state of that has the path once more.
-        records = tf.raw_ops.TFRecordDataset(
-            filenames=[tf.strings.join([f"{folder}/", name])], compression_type="", buffer_size=_READ_BYTES
-        )
+        paths = [tf.strings.join([f"{folder}/", name])]
+        records = tf.raw_ops.TFRecordDataset(filenames=paths, compression_type="", buffer_size=_READ_BYTES)
         dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
         return dataset.skip(first_record).concatenate(dataset.take(first_record)) if first_record else dataset
 
@@ -229,10 +215,6 @@ def _read(record: Record, task: TaskKind, bound: int) -> Record:
 
 def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
     return dataset.filter(is_drawn)
-
-
-def _stream(dataset: tf.data.Dataset, task: TaskKind) -> tf.data.Dataset:
-    return task.stream(dataset)
 
 
 def _is_drawn(record: Record, task: TaskKind, negatives: int, bound: int, validation: bool) -> tf.Tensor:

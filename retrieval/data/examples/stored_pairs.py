@@ -3,6 +3,7 @@
 Records are numbered from 0 on through the shards, these in the order of their names.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,17 +68,11 @@ class StoredPairs:
         for columns in self._columns(names):
             count = len(columns["document_id"][1]) - 1
             first, last = np.searchsorted(numbers, [start, start + count])
-
-            def row(name: str, place: int, columns: Any = columns) -> np.ndarray:
-                values, splits = columns[name]
-                return values[splits[place] : splits[place + 1]]
-
             for number in numbers[first:last].tolist():
                 place = number - start
-                title, text = (
-                    row(f"{name}s", place)[: row(f"{name}_lengths", place)[0]].tolist() for name in ("title", "text")
-                )
-                yield Positive(number, int(row("document_id", place)[0]), title, text)
+                row = {name: values[splits[place] : splits[place + 1]] for name, (values, splits) in columns.items()}
+                title, text = (row[f"{name}s"][: row[f"{name}_lengths"][0]].tolist() for name in ("title", "text"))
+                yield Positive(number, int(row["document_id"][0]), title, text)
             start += count
 
     def write(self, folder: Path, numbers_TB: np.ndarray, lanes: int) -> None:
@@ -87,17 +82,14 @@ class StoredPairs:
         """
         shard_M, start_M, size_M = self._places()
         T, B = numbers_TB.shape
-        opened = [path.open("rb") for path in self._paths]
-        try:
+        with contextlib.ExitStack() as stack:
+            opened = [stack.enter_context(path.open("rb")) for path in self._paths]
             for lane, numbers in enumerate(numbers_TB.reshape(T, lanes, B // lanes).swapaxes(0, 1).reshape(lanes, -1)):
                 with (folder / f"pairs-{lane:05d}-of-{lanes:05d}.tfrecord").open("wb") as written:
                     for number in numbers.tolist():
                         source = opened[shard_M[number]]
                         source.seek(int(start_M[number]))
                         written.write(source.read(int(size_M[number])))
-        finally:
-            for file in opened:
-                file.close()
         files.copy(self.folder / pair_shards.KNOWN, folder / pair_shards.KNOWN)
         statistics = files.read_json(self.folder / "stats.json")
         files.write_json(folder / "stats.json", statistics | {"shards": lanes, task_kind.IN_ORDER: True})

@@ -44,9 +44,8 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
     with _pipeline(settings) as pipeline:
         lines: Any = pipeline | ReadFromText(str(folder / "articles" / "*.jsonl"))
-        outputs: dict[str, Any] = {
-            shard_steps.CUT: lines | "cut" >> beam.ParDo(_Cut(folder, settings)).with_outputs(),
-        }
+        cut = beam.ParDo(_Cut(folder, settings)).with_outputs()
+        outputs: dict[str, Any] = {shard_steps.CUT: lines | "cut" >> cut}
         every_shard: Any = pipeline | "every shard" >> beam.Create([(i, None) for i in range(settings.num_shards)])
         for step in shard_steps.steps(folder, settings.num_shards):
             inputs = {tag: outputs[phase][tag] for phase, tag in step.inputs}

@@ -3,6 +3,7 @@
 import collections
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,18 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     tasks = [(work / shard_steps.CUT / f"{path.stem}.items", (path, folder, settings)) for path in articles]
     local_runner.run_tasks(shard_steps.CUT, tasks, _cut_task, settings.workers, len(tasks))
     for step in shard_steps.steps(folder, settings.num_shards):
-        tasks = [
-            (work / step.name / f"{bucket:05d}.items", (bucket, work, step, settings.num_shards))
-            for bucket in range(settings.num_shards)
-        ]
+        buckets = range(settings.num_shards)
+        tasks = [(work / step.name / f"{i:05d}.items", (i, work, step, settings.num_shards)) for i in buckets]
         local_runner.run_tasks(step.name, tasks, _step_task, settings.workers, len(tasks))
     return _sum_counts(work.iterdir())
 
 
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(corpus_kind.parse_pages(pages, parse))
-    lines = [line for tag, _, line in items if tag == "article"]
-    files.write_text(article_file, "".join(f"{line}\n" for line in lines))
+    files.write_text(article_file, "".join(f"{line}\n" for tag, _, line in items if tag == "article"))
     examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
-    counts = (item for item in items if item[0] == shard_steps.COUNT)
-    of_names = ((shard_steps.EXAMPLE, name, example) for name, example in examples.items())
-    _write_items(output, itertools.chain(counts, of_names), num_buckets=1)
+    counts = [item for item in items if item[0] == shard_steps.COUNT]
+    _write_items(output, [*counts, *((shard_steps.EXAMPLE, *pair) for pair in examples.items())], num_buckets=1)
 
 
 def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
@@ -70,21 +67,17 @@ _worker_vocabulary = functools.cache(vocabularies.load)
 
 def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
     vocabulary = _worker_vocabulary(folder)
-    items = (
-        item
-        for article in corpus_kind.read_articles(article_file)
-        for item in shard_steps.cut_article(article, vocabulary, settings.limits, settings.num_shards)
-    )
-    _write_items(output, items, settings.num_shards)
+    of_cut = (vocabulary, settings.limits, settings.num_shards)
+    parts = (shard_steps.cut_article(article, *of_cut) for article in corpus_kind.read_articles(article_file))
+    _write_items(output, itertools.chain.from_iterable(parts), settings.num_shards)
 
 
 def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: int) -> None:
     inputs = [(work / phase, tag) for phase, tag in step.inputs]
+    groups = local_runner.read_groups(inputs, bucket, work)
     if step.name == shard_steps.WRITE:  # its one key is the bucket, whose values need not fit in memory
-        values = ((value for _, value in local_runner.read_items([path], tag, bucket)) for path, tag in inputs)
-        groups = iter([(bucket, list(values))])
-    else:
-        groups = local_runner.read_groups(inputs, bucket, work)
+        pairs = (local_runner.read_items([path], tag, bucket) for path, tag in inputs)
+        groups = [(bucket, [map(operator.itemgetter(1), each) for each in pairs])]
     _write_items(output, (item for key, values in groups for item in step.run(key, *values)), num_buckets)
 
 

@@ -42,11 +42,7 @@ _START = multiprocessing.get_context("spawn")
 
 
 def run_tasks(
-    name: str,
-    tasks: Iterable[tuple[Path, tuple]],
-    function: Callable[..., None],
-    workers: int,
-    total: int | None = None,
+    name: str, tasks: Iterable[tuple[Path, tuple]], function: Callable, workers: int, total: int | None = None
 ) -> None:
     """Calls `function(output, *arguments)` in worker processes for every task whose `output` does not exist yet.
 
@@ -58,10 +54,7 @@ def run_tasks(
     pending: set[concurrent.futures.Future] = set()
     with _deaf():  # for the tracker of its semaphores is a process, too
         pool = concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent)
-    with (
-        pool,
-        terminal.progress(desc=name, total=total, unit="task") as progress,
-    ):
+    with pool, terminal.progress(desc=name, total=total, unit="task") as progress:
         try:
             for output, arguments in tasks:
                 if output.exists():
@@ -189,23 +182,17 @@ def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[A
             body = table + (len(tags) * num_buckets + 1) * _PLACE.size
             if tag in tags:
                 first = tags.index(tag) * num_buckets + (bucket or 0)
-                start, end = (
-                    _read_place(file, table, run) for run in (first, first + (num_buckets if bucket is None else 1))
-                )
+                runs = (first, first + (num_buckets if bucket is None else 1))
+                places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
+                (start,), (end,) = map(_PLACE.unpack, places)
                 file.seek(body + start)
                 yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
             file.seek(body + size)
 
 
-def _read_place(file: BinaryIO, table: int, run: int) -> int:
-    file.seek(table + run * _PLACE.size)
-    return _PLACE.unpack(file.read(_PLACE.size))[0]
-
-
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
-    done, rest = concurrent.futures.wait(pending, return_when=when)
-    pending.clear()
-    pending.update(rest)
+    done, _ = concurrent.futures.wait(pending, return_when=when)
+    pending -= done
     for future in done:
         future.result()
     return len(done)

@@ -49,10 +49,8 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     _vocabulary(folder, settings, counts)
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
-        raise UserError(
-            f"no passage came out of config.corpus ({_counted(counts)}): give longer texts, or lower "
-            f"config.prepare.least_passage={settings.limits.least}"
-        )
+        remedy = f"give longer texts, or lower config.prepare.least_passage={settings.limits.least}"
+        raise UserError(f"no passage came out of config.corpus ({_counted(counts)}): {remedy}")
     shutil.rmtree(folder / shard_steps.WORK, ignore_errors=True)
     statistics = _statistics(counts) | {"shards": settings.num_shards}
     statistics["examples"] = dict(sorted(examples.items()))
@@ -62,8 +60,8 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
 
 def _remove_articles_of(folder: Path, names: str) -> None:
     """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
-    if articles_there := list((folder / "articles").glob(names)):
-        for path in (*articles_there, folder / shard_steps.WORK):
+    if paths := list((folder / "articles").glob(names)):
+        for path in (*paths, folder / shard_steps.WORK):
             files.remove(path)
 
 
@@ -109,17 +107,15 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
     for task in ("ict", "bfs", "wlp", "mlm"):
         pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
         last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
-        last_buckets = {int(name.rpartition(" ")[2]): counts.pop(name) for name in last}
-        tasks[task] = {
-            "pairs": pairs,
-            "last_buckets": {str(bucket): last_buckets[bucket] for bucket in sorted(last_buckets)},
-            "tokens": round(query + document),
-            "query_tokens": round(query / max(pairs, 1), 2),
-            "document_tokens": round(document / max(pairs, 1), 2),
+        last_buckets = sorted((int(name.rpartition(" ")[2]), counts.pop(name)) for name in last)
+        tasks[task] = {"pairs": pairs, "last_buckets": {str(bucket): count for bucket, count in last_buckets}}
+        means = {
+            f"{side}_tokens": round(sum / max(pairs, 1), 2) for side, sum in (("query", query), ("document", document))
         }
-    problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
-    problems += _losses(counts)
-    plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
+        tasks[task] |= {"tokens": round(query + document), **means}
+    broken = sorted(name for name in counts if name.startswith("broken: "))
+    plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
+    problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]
     return {"counts": plain, "tasks": tasks, "problems": problems}
 
 

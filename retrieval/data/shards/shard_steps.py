@@ -15,7 +15,6 @@ them. The output does not depend on the order in which values reach a step, so e
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import json
@@ -52,8 +51,7 @@ LAST_BUCKET = "pairs of bucket"
 LOCAL = "local"
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What decides the contents of the shards, and how they are made.
 
     Attributes:
@@ -82,79 +80,57 @@ def cut_article(
 ) -> Iterator[Item]:
     """One article (or redirect) to its lead, its passages and what they link to. A known item gives its sentences."""
     if isinstance(item, KnownItem):
-        for digest in _digests(passages.sentence_ids(item, vocabulary, limits)):
-            yield SENTENCE, digest, [holdout.KEPT, "", [], ""]
+        for ids in passages.sentence_ids(item, vocabulary, limits):
+            yield SENTENCE, _digest(ids), [holdout.KEPT, "", [], ""]
         return
     if isinstance(item, Redirect):
         yield REDIRECT, item.title, item.target
         return
     counts: collections.Counter = collections.Counter()
     lead, cut = passages.cut(item, vocabulary, limits, counts)
-    yield from ((COUNT, name, count) for name, count in counts.items())
     title = vocabulary.encode(item.title)
-    of_title = _digests([title] if title else [])
-    in_lead = _digests(_split(lead.ids, lead.lengths))
-    of_lead = set(in_lead)
-    of_passages = [_digests(_split(passage.tokens.ids, passage.tokens.lengths)) for passage in cut]
-    smallest = _smallest_buckets(cut, of_passages)
-    for digest, numbers in _readers(cut, of_passages, of_title, of_lead).items():
+    of_title, in_lead = _digests(title, _whole(title)), _digests(*lead)
+    of_lead, of_passages = set(in_lead), [_digests(*passage.tokens) for passage in cut]
+    smallest, readers = _places(cut, of_passages, {*of_title}, of_lead)
+    for digest, numbers in readers.items():
         linked_as = item.linked_as if digest in of_lead else ""
         yield SENTENCE, digest, [smallest.get(digest, holdout.OPEN), item.id, numbers, linked_as]
 
     def buckets(digests: Iterable[int]) -> list[int]:
         return [smallest.get(digest, holdout.OPEN) for digest in digests]
 
-    own_lead = {**vars(lead), "buckets": buckets(in_lead)}
+    own_lead = lead._asdict() | {"buckets": buckets(in_lead)}
     if lead.ids:
         yield LEAD, item.linked_as, {"article": item.id, **own_lead}
-    yield COUNT, "articles", 1
-    if item.url:
-        yield COUNT, "articles with a web address", 1
-    yield COUNT, "passages", len(cut)
-    if not cut:
-        yield COUNT, "articles without a passage (too short)", 1
+    counts.update({"articles": 1, "passages": len(cut), "links in passages": sum(len(p.targets) for p in cut)})
+    counts.update(["articles with a web address"] if item.url else [])
+    counts.update([] if cut else ["articles without a passage (too short)"])
+    yield from ((COUNT, name, count) for name, count in counts.items())
+    of_article = {"title": item.title, "title_ids": title, "title_bucket": buckets(of_title), "url": item.url}
     for passage, digests in zip(cut, of_passages):
-        body = {
-            "id": passage.id,
-            "title": item.title,
-            "title_ids": title,
-            "title_bucket": buckets(of_title),
-            "section": passage.section,
-            "text": passage.text,
-            "url": item.url,
-            **vars(passage.tokens),
-            "buckets": buckets(digests),
-            "in_lead": passage.in_lead,
-            "links": len(passage.targets),
-        }
+        body = {"id": passage.id, "section": passage.section, "text": passage.text, "in_lead": passage.in_lead}
+        body |= passage.tokens._asdict() | {"buckets": buckets(digests), "links": len(passage.targets)}
         shown = _as_lead(dict.fromkeys(own_lead, ()) if passage.in_lead else own_lead)
-        yield PASSAGE, _shard(passage.id, num_shards), body | shown
-        yield COUNT, "links in passages", len(passage.targets)
+        yield PASSAGE, _shard(passage.id, num_shards), of_article | body | shown
         for target in passage.targets:
             yield REQUEST, target, passage.id
 
 
-def _smallest_buckets(cut: Sequence[passages.Passage], of_passages: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Sentence -> the smallest bucket of the passages of an article that have it."""
+def _places(
+    cut: Sequence[passages.Passage], of_passages: Sequence[Sequence[int]], of_title: set[int], of_lead: set[int]
+) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Sentence -> the smallest bucket of the passages of an article that have it.
+
+    And the numbers of the passages whose records have it: as their own, as the title, or in the lead.
+    """
     smallest: dict[int, int] = {}
-    for passage, digests in zip(cut, of_passages):
+    readers: dict[int, list[int]] = {digest: [] for digest in of_title | of_lead}
+    for number, (passage, digests) in enumerate(zip(cut, of_passages)):
         own = holdout.bucket(holdout.document_id(passage.id))
         smallest |= {digest: min(own, smallest.get(digest, own)) for digest in digests}
-    return smallest
-
-
-def _readers(
-    cut: Sequence[passages.Passage],
-    of_passages: Sequence[Sequence[int]],
-    of_title: Iterable[int],
-    of_lead: Iterable[int],
-) -> dict[int, list[int]]:
-    """Sentence -> the numbers of the passages whose records have it: as their own, as the title, or in the lead."""
-    readers: dict[int, list[int]] = {digest: [] for digest in (*of_title, *of_lead)}
-    for number, (passage, digests) in enumerate(zip(cut, of_passages)):
-        for digest in {*digests, *of_title, *(() if passage.in_lead else of_lead)}:
+        for digest in of_title.union(digests, () if passage.in_lead else of_lead):
             readers.setdefault(digest, []).append(number)
-    return readers
+    return smallest, readers
 
 
 class Step(NamedTuple):
@@ -172,15 +148,12 @@ class Step(NamedTuple):
 def steps(folder: Path, num_shards: int) -> Sequence[Step]:
     """The steps behind `cut_article`, in order. The keys of the last are the numbers of the shards, all of them."""
     n, partial = num_shards, functools.partial
+    write = partial(write_shard, folder=folder, num_shards=n)
     return (
         Step("share", [(CUT, SENTENCE)], partial(share, num_shards=n)),
         Step("resolve", [(CUT, REDIRECT), (CUT, REQUEST)], resolve),
         Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], partial(attach, num_shards=n)),
-        Step(
-            WRITE,
-            [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)],
-            partial(write_shard, folder=folder, num_shards=n),
-        ),
+        Step(WRITE, [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)], write),
     )
 
 
@@ -215,7 +188,7 @@ def attach(
         yield COUNT, "links dropped: no such article, or it has no lead", len(requests)
         return
     smaller = {digest: bucket for article, digest, bucket in shared if article == lead["article"]}
-    lead = {**lead, "buckets": _lowered(lead["buckets"], _digests(_split(lead["ids"], lead["lengths"])), smaller)}
+    lead = {**lead, "buckets": _lowered(lead["buckets"], _digests(lead["ids"], lead["lengths"]), smaller)}
     for passage_id in requests:
         if passage_id.rpartition(":")[0] == lead["article"]:
             yield COUNT, "links dropped: to the same article", 1
@@ -224,12 +197,7 @@ def attach(
 
 
 def write_shard(
-    shard: int,
-    items: Iterable[dict],
-    neighbours: Iterable[dict],
-    shared: Iterable[Sequence],
-    folder: Path,
-    num_shards: int,
+    shard: int, items: Iterable[dict], neighbours: Iterable[dict], shared: Iterable[list], folder: Path, num_shards: int
 ) -> Iterator[Item]:
     """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
 
@@ -251,8 +219,8 @@ def write_shard(
             joined.add((_hash(item["id"], "order"), item["id"], 0, "", msgpack.packb(item)))
         for lead in neighbours:
             joined.add((_hash(lead["passage"], "order"), lead["passage"], 1, lead["title"], msgpack.packb(lead)))
-        for id, digest, bucket in shared:
-            joined.add((_hash(id, "order"), id, 2, "", msgpack.packb((digest, bucket))))
+        for id, *pair in shared:
+            joined.add((_hash(id, "order"), id, 2, "", msgpack.packb(pair)))
         for item, leads, smaller in _groups(joined):
             item = _with_lowered(item, smaller)
             last = _last_buckets(item, leads)
@@ -266,8 +234,7 @@ def write_shard(
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))
             table.update(f"{task} {LAST_BUCKET} {bucket}" for task, buckets in last.items() for bucket in buckets)
-            if kept := item["buckets"].count(holdout.KEPT):
-                table[KEPT_SENTENCES] += kept
+            table.update([KEPT_SENTENCES] * item["buckets"].count(holdout.KEPT))
         for _, example in links:
             linked.write(example)
     for name, count in table.items():
@@ -290,9 +257,9 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict], dict[in
             groups[kind].append(msgpack.unpackb(packed))
         (item, *others), leads, smaller = groups
         if others:
+            page = id.rpartition(":")[0]
             raise UserError(
-                f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give them ids of their own, or, where "
-                "one file holds several dumps, each dump as a file of its own in config.corpus"
+                f"two pages of the corpus have the id '{page}'; give them ids, or each dump a file, of its own"
             )
         yield item, leads, dict(smaller)
 
@@ -301,9 +268,9 @@ def _with_lowered(item: dict, smaller: dict[int, int]) -> dict:
     """A passage with the smaller buckets of its title, its sentences and its article's lead."""
     if not smaller:
         return item
-    sentences = {"title_bucket": [item["title_ids"]] if item["title_ids"] else []}
-    sentences |= {f"{of}buckets": _split(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
-    return item | {name: _lowered(item[name], _digests(texts), smaller) for name, texts in sentences.items()}
+    digests = {"title_bucket": _digests(item["title_ids"], _whole(item["title_ids"]))}
+    digests |= {f"{of}buckets": _digests(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
+    return item | {name: _lowered(item[name], own, smaller) for name, own in digests.items()}
 
 
 def _lowered(buckets: Sequence[int], digests: Sequence[int], smaller: dict[int, int]) -> list[int]:
@@ -325,26 +292,22 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
     """Pairs, query tokens and document tokens of each task, as in Table 1 (a query's tokens in expectation)."""
     size, title = len(item["ids"]), len(item["title_ids"])
     sentence = size / len(item["lengths"])
-    queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"])}
-    queries["wlp"] = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
-    *of_queries, mlm = counts
-    table: dict[str, float] = {"mlm pairs": mlm, "mlm document tokens": size * mlm}
-    for (task, query), pairs in zip(queries.items(), of_queries):
+    of_links = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
+    queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"]), "wlp": of_links, "mlm": None}
+    table: dict[str, float] = {}
+    for (task, query), pairs in zip(queries.items(), counts):
         document = size + title - sentence if task == "ict" else size
-        table |= {f"{task} pairs": pairs, f"{task} query tokens": query * pairs}
-        table[f"{task} document tokens"] = document * pairs
+        table |= {f"{task} pairs": pairs, f"{task} document tokens": document * pairs}
+        table |= {f"{task} query tokens": query * pairs} if query is not None else {}
     return table
 
 
-def _without_pairs(item: dict, counts: list[int]) -> Iterator[str]:
+def _without_pairs(item: dict, counts: list[int]) -> list[str]:
     """Why a passage has no pair of a task."""
-    ict, bfs, wlp, _ = counts
-    if not ict:
-        yield f"{WITHOUT_PAIR} of ICT: one sentence alone"
-    if not bfs:
-        yield f"{WITHOUT_PAIR} of BFS: {'part of the lead itself' if item['in_lead'] else 'no lead in its article'}"
-    if not wlp:
-        yield f"{WITHOUT_PAIR} of WLP: {'no link that leads to a lead' if item['links'] else 'no link'}"
+    bfs = "part of the lead itself" if item["in_lead"] else "no lead in its article"
+    wlp = "no link that leads to a lead" if item["links"] else "no link"
+    reasons = {"ICT": "one sentence alone", "BFS": bfs, "WLP": wlp}
+    return [f"{WITHOUT_PAIR} of {task}: {why}" for (task, why), count in zip(reasons.items(), counts) if not count]
 
 
 def _as_lead(lead: dict) -> dict:
@@ -352,23 +315,24 @@ def _as_lead(lead: dict) -> dict:
 
 
 def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> bytes:
-    columns = {
-        "document_id": [holdout.document_id(item["id"])],
-        "title": item["title_ids"],
-        **{name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")},
-        **{name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")},
-        **{f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")},
-    }
-    return tfrecords.serialized(columns)
+    columns = {"document_id": [holdout.document_id(item["id"])], "title": item["title_ids"]}
+    columns |= {name: item[name] for name in ("title_bucket", "ids", "lengths", "buckets")}
+    columns |= {name: lead[name] for name in ("lead_ids", "lead_lengths", "lead_buckets")}
+    return tfrecords.serialized(columns | {f"{task}_buckets": last_buckets[task] for task in ("ict", "bfs", "wlp")})
 
 
-def _split(ids: Sequence[int], lengths: Iterable[int]) -> list[Sequence[int]]:
-    ends = list(itertools.accumulate(lengths, initial=0))
-    return [ids[start:end] for start, end in itertools.pairwise(ends)]
+def _digests(ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
+    """A hash of each sentence of a text."""
+    return [_digest(ids[start:end]) for start, end in itertools.pairwise(itertools.accumulate(lengths, initial=0))]
 
 
-def _digests(sentences: Iterable[Sequence[int]]) -> list[int]:
-    return [_hash(*map(str, ids)) for ids in sentences]
+def _digest(sentence: Iterable[int]) -> int:
+    return _hash(*map(str, sentence))
+
+
+def _whole(title: Sequence[int]) -> list[int]:
+    """The lengths of the sentences of a title, which is one."""
+    return [len(title)] if title else []
 
 
 def _mean(lengths: Sequence[int]) -> float:

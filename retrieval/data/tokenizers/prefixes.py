@@ -44,19 +44,11 @@ class Prefixes(NamedTuple):
         Raises:
           UserError: one leaves no room for a text.
         """
-        prefixes, joined = [data.get(name, "") for name in NAMES], data.get("titles", PAIR) == JOINED
-        marks = [_mark(prefix, vocabulary) for prefix in prefixes]
-        # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
-        query, document = (
-            mark or tuple(vocabulary.encode(prefix.rstrip()) if prefix else ()) for mark, prefix in zip(marks, prefixes)
+        (query, first, is_first_apart), (document, second, is_second_apart) = (
+            _prompt(data, vocabulary, side) for side in prompts.USUAL
         )
-        for side, prefix, ids in zip(prompts.USUAL, prefixes, (query, document)):
-            _check_room(data, vocabulary, side, prefix, len(ids))
-        apart = vocabulary.splits_at_spaces and all(
-            mark or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
-            for mark, prefix, ids in zip(marks, prefixes, (query, document))
-        )
-        first, second = ("" if mark else prefix for mark, prefix in zip(marks, prefixes))
+        joined = data.get("titles", PAIR) == JOINED
+        apart = vocabulary.splits_at_spaces and is_first_apart and is_second_apart
         is_plain = not (first or second or joined)
         return cls(query, document, joined, None if apart or is_plain else (first, second))
 
@@ -74,17 +66,13 @@ class Prefixes(NamedTuple):
         self, vocabulary: Vocabulary, titles: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each title and of its text, for `document_rows`."""
-        if self.texts:
-            strings = [self._strings(*both) for both in zip(titles, texts)]
-            titles, texts = ([both[part] for both in strings] for part in (0, 1))
+        if self.texts:  # the first that there is begins with the prefix
+            prefix = self.texts[1]
+            if self.joined:
+                titles, texts = [""] * len(titles), [" ".join(filter(None, both)) for both in zip(titles, texts)]
+            texts = [text if title else prefix + text for title, text in zip(titles, texts)]
+            titles = [title and prefix + title for title in titles]
         yield from zip(vocabulary.encode_batch(titles), vocabulary.encode_batch(texts))
-
-    def _strings(self, title: str, text: str) -> tuple[str, str]:
-        """A title and its text, the first that there is with the prefix; joined, all is the text."""
-        prefix = self.texts[1] if self.texts else ""
-        if self.joined:
-            title, text = "", " ".join(part for part in (title, text) if part)
-        return (prefix + title, text) if title else ("", prefix + text)
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
         """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
@@ -111,24 +99,27 @@ class Prefixes(NamedTuple):
         return [vocabulary.single([*ids, *window], length) for ids, window in zip(before, windows)]
 
 
-def _check_room(data: Mapping[str, Any], vocabulary: Vocabulary, side: str, prefix: str, size: int) -> None:
-    """Checks that a text has a token left behind its prefix, as far as the length is known."""
-    specials, length = vocabulary.template.size(), data.get(f"{side}_length", math.inf)
-    if size and specials + size >= length:
-        raise UserError(
-            f"the prompt {prefix[:60]!r} has {size} tokens, and with {specials} special ones no token is left of "
-            f"config.data.{side}_length={length}: take a shorter prompt, or raise the length"
-        )
-
-
 def type_change(data: Mapping[str, Any], sep_id: int) -> int:
     """The token behind which tokens are of a second text, [SEP]; -1, which is none, where texts are joined."""
     return -1 if data.get("titles", PAIR) == JOINED else sep_id
 
 
-def _mark(prefix: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """A prefix that is a token by itself, such as ColBERT's '[unused0]' and '[Q] '; () for any other."""
-    return (vocabulary.tokens.index(prefix),) if _MARK.fullmatch(prefix) and prefix in vocabulary.tokens else ()
+def _prompt(data: Mapping[str, Any], vocabulary: Vocabulary, side: str) -> tuple[tuple[int, ...], str, bool]:
+    """The tokens of a side's prefix; its text, '' where it is a token by itself, such as ColBERT's '[unused0]', '[Q] '.
+
+    And whether it and what follows have the tokens of either.
+    """
+    prefix, length = data.get(prompts.USUAL[side], ""), data.get(f"{side}_length", math.inf)
+    is_token = bool(_MARK.fullmatch(prefix)) and prefix in vocabulary.tokens
+    # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
+    ids = [vocabulary.tokens.index(prefix)] if is_token else vocabulary.encode(prefix.rstrip()) if prefix else []
+    if ids and vocabulary.template.size() + len(ids) >= length:
+        raise UserError(
+            f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {vocabulary.template.size()} special ones no "
+            f"token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+        )
+    is_apart = is_token or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
+    return tuple(ids), "" if is_token else prefix, is_apart
 
 
 NONE = Prefixes()
@@ -158,9 +149,7 @@ class TextSizes(NamedTuple):
 
     def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
         """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
-        items = list(texts)
-        titles, bodies = [item.title for item in items], [item.text for item in items]
-        tokens = self.prefixes.encode_documents(self.vocabulary, titles, bodies)
+        tokens = self.prefixes.encode_documents(self.vocabulary, *_titles_and_texts(texts))
         more, parted = len(self.prefixes.of_stored.document), not self.prefixes.joined
         size = self.vocabulary.template.size
         return [more + len(title) + len(body) + size(parted and bool(title)) for title, body in tokens]
@@ -168,8 +157,13 @@ class TextSizes(NamedTuple):
 
 def rows_of(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> list[list[int]]:
     """`[CLS] title [SEP] text [SEP]` of each passage, at most so long."""
-    titles, texts = [each.title for each in passages], [each.text for each in passages]
-    return [vocabulary.pair(*both, length) for both in NONE.encode_documents(vocabulary, titles, texts)]
+    tokens = NONE.encode_documents(vocabulary, *_titles_and_texts(passages))
+    return [vocabulary.pair(*both, length) for both in tokens]
+
+
+def _titles_and_texts(items: Iterable[Candidate]) -> tuple[list[str], list[str]]:
+    items = list(items)
+    return [item.title for item in items], [item.text for item in items]
 
 
 def cut(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> int:

@@ -31,12 +31,7 @@ def named(data: Mapping[str, Any]) -> dict[str, str]:
 
 def written(prompts: Mapping[str, str]) -> tuple[str, ...]:
     """Named prompts as `config.data.prompts` has them; the usual two are left out, and names that it cannot have."""
-    return tuple(f"{name}={text}" for name, text in prompts.items() if can_be_kept(name))
-
-
-def can_be_kept(name: str) -> bool:
-    """Whether a name may stand in `config.data.prompts`."""
-    return bool(name) and "=" not in name and name not in USUAL
+    return tuple(f"{name}={text}" for name, text in prompts.items() if name not in ("", *USUAL) and "=" not in name)
 
 
 def table(data: Mapping[str, Any]) -> dict[str, str]:

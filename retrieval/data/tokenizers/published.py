@@ -12,9 +12,8 @@ from tokenizers import models, processors
 
 from retrieval import files
 from retrieval.data.tokenizers import tokenizer_json
-from retrieval.data.tokenizers.template import Template
-from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines
-from retrieval.data.tokenizers.tokenizer_json import Frame
+from retrieval.data.tokenizers.template import Frame, Template
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines, read_object
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece, bert_tokenizer
 from retrieval.errors import UserError, library_errors
 
@@ -24,38 +23,24 @@ _ADDED = "added_tokens.json"
 _LOWERS = "sentence_bert_config.json"  # of sentence-transformers, also beside weights alone
 
 # Classes of transformers whose list of tokens, a vocab.txt, BERT's pipeline reads; without 'Fast' at their ends.
-_BERT = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "DPRQuestionEncoder", "DPRContextEncoder", "MPNet")
+_BERT = "Bert DistilBert Electra MobileBert ConvBert DPRQuestionEncoder DPRContextEncoder MPNet".split()
 # Those that give token types where nothing says whether they do.
-_TYPED = (
-    "Bert",
-    "Electra",
-    "MobileBert",
-    "ConvBert",
-    "DPRQuestionEncoder",
-    "DPRContextEncoder",
-    "Deberta",
-    "DebertaV2",
-)
+_TYPED = {*_BERT, "Deberta", "DebertaV2"} - {"DistilBert", "MPNet"}
 # Those whose usual special tokens are RoBERTa's.
-_ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "Bart", "MBart")
+_ROBERTA = "Roberta XLMRoberta Camembert Longformer Bart MBart".split()
 # Those that put tokens around a text as settings say, whatever their tokenizer.json does.
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_OF_MODELS = {
-    "bert": "Bert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "roberta": "Roberta",
-    "llama": "Llama",
-    "mistral": "Llama",
-}
+# The `model_type` of a config.json -> the class of its tokenizer.
+_OF_MODELS = dict(bert="Bert", distilbert="DistilBert", electra="Electra", roberta="Roberta", llama="Llama")
+_OF_MODELS["mistral"] = "Llama"
 
-# Keys of tokenizer_config.json, and what the parts of a tokenizer.json that they change call them.
-_BERT_KEYS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
+# What the parts of a tokenizer.json call what tokenizer_config.json changes, and the key there.
+_BERT_KEYS = dict(
+    lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars"
+)
+_CLEANS = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+_OF_BERT = dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100)
 _WAY_OUT = "take another model"
 
 
@@ -70,9 +55,8 @@ class PublishedTokenizer(Vocabulary):
         frame: its special tokens, and what stands around a text.
         tokens_in_text: whether a special token that is written in a text is that token.
         """
-        tokenizer = tokenizer_json.tokenizer(config)
-        super().__init__(tokenizer_json.tokens(config), frame.roles, tokenizer, frame.template, frame.pair)
-        tokenizer_json.check_added(config, tokenizer)
+        tokens, tokenizer = tokenizer_json.tokens(config), tokenizer_json.tokenizer(config)
+        super().__init__(tokens, tokenizer, frame)
         self.tokens_in_text, self._published = tokens_in_text, frame.template
         self._tokenizer.encode_special_tokens = not tokens_in_text
         normalizer = self._tokenizer.normalizer
@@ -85,10 +69,9 @@ class PublishedTokenizer(Vocabulary):
     def save(self, path: Path) -> None:
         """Writes `tokenizer.json`, and beside it what transformers has to know of it."""
         pair = self.pair_template
-        has_types = pair is not None and pair.of_first >= 0
-        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
-        files.write_text(path, self.to_json(1 + has_types, pair) + "\n")
-        files.write_json(path.with_name("tokenizer_config.json"), {**self.settings(), "model_input_names": names})
+        types = 2 if pair and pair.of_first >= 0 else 0
+        files.write_text(path, self.to_json(max(1, types), pair) + "\n")
+        files.write_json(path.with_name("tokenizer_config.json"), self.settings(types))
 
 
 def beside(path: Path) -> list[Path]:
@@ -110,9 +93,8 @@ def load(path: Path) -> Vocabulary:
         tokenizer_json.check_growth(config)
         usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
         tokenizer_json.name_special_tokens(config, settings, usual.values() if settings else ())
-        frame = tokenizer_json.take_frame(
-            path, config, settings, has_flags=kind in _WITH_FLAGS, has_types=_has_types(settings, kind)
-        )
+        flags = dict(has_flags=kind in _WITH_FLAGS, has_types=_has_types(settings, kind))
+        frame = tokenizer_json.take_frame(path, config, settings, **flags)
         tokens_in_text = settings.get("split_special_tokens") is not True
         return _word_piece(config, frame, tokens_in_text) or PublishedTokenizer(config, frame, tokens_in_text)
 
@@ -125,18 +107,11 @@ def _has_types(settings: Mapping[str, Any], kind: str) -> bool:
 
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside say; of a `tokenizer.json` alone, nothing."""
-    config, own, names = (_record(path.with_name(name)) for name in BESIDE)
+    config, own, names = (read_object(path.with_name(name)) for name in BESIDE)
     kind = own.get("tokenizer_class") or config.get("tokenizer_class") or _OF_MODELS.get(str(config.get("model_type")))
-    lowers = _record(path.with_name(_LOWERS)).get("do_lower_case") is True
+    lowers = read_object(path.with_name(_LOWERS)).get("do_lower_case") is True
     settings = names | own
     return {"tokenizer_class": kind, "lowers": lowers} | settings if config or settings or lowers else {}
-
-
-def _record(path: Path) -> dict[str, Any]:
-    value = files.read_json(path) if path.is_file() else {}
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object; copy it again")
-    return value
 
 
 def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
@@ -147,13 +122,11 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     code = settings.get("auto_map")
     if isinstance(code, dict) and code.get("AutoTokenizer"):
         raise UserError(f"{beside}: auto_map names code of its own for the tokenizer, which is not run; {_WAY_OUT}")
-    if settings.get("truncation_side") == "left":
-        raise UserError(f"{beside}: truncation_side is 'left', and texts are cut at their ends here; {_WAY_OUT}")
     if path.suffix == ".json":
         return kind
     tokens = read_lines(path)
     added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
-    added |= _record(path.with_name(_ADDED)).keys()
+    added |= read_object(path.with_name(_ADDED)).keys()
     is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
     if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
         raise UserError(
@@ -185,13 +158,13 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_g
     """
     keys = {"BertNormalizer": {} if is_generic else _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
     for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
-        part |= {
-            theirs: settings[key] for key, theirs in keys.get(str(part.get("type")), {}).items() if key in settings
-        }
+        own = keys.get(str(part.get("type")), {})
+        part |= {name: settings[key] for name, key in own.items() if key in settings}
     if settings.get("lowers"):
         tokenizer_json.put_lower_case_first(config)
-    if (truncation := config.get("truncation")) and str(truncation.get("direction")).lower() == "left":
-        raise UserError(f"{path}: truncation.direction is 'Left', and texts are cut at their ends here; {_WAY_OUT}")
+    sides = settings.get("truncation_side"), (config.get("truncation") or {}).get("direction")
+    if "left" in map(str.lower, map(str, sides)):
+        raise UserError(f"{path}: truncation.direction or truncation_side is 'left', and here ends are cut; {_WAY_OUT}")
     if config["model"].get("dropout"):
         raise UserError(f"{path}: with model.dropout a text has other ids each time; set it to null")
     config |= {"truncation": None, "padding": None}
@@ -201,16 +174,13 @@ def _word_piece(config: tokenizer_json.Config, frame: Frame, tokens_in_text: boo
     """The quicker `WordPiece`, where it gives the same ids for every text."""
     normalizer, model, tokens = config.get("normalizer") or {}, config["model"], tokenizer_json.tokens(config)
     added = {token["content"]: token for token in config["added_tokens"]}
-    cleans = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     same = (
         frame.roles == {**frame.roles, **BERT_ROLES}
         and frame.template == Template(*((tokens.index(token),) for token in ("[CLS]", "[SEP]", "[SEP]")))
         and all(tokens)
-        and normalizer == normalizer | cleans
+        and normalizer == normalizer | _CLEANS
         and config.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and model.get("type") == "WordPiece"
-        and (model.get("unk_token"), model.get("continuing_subword_prefix")) == ("[UNK]", "##")
-        and model.get("max_input_chars_per_word") == 100
+        and model == model | _OF_BERT
         and set(added) in (set(), set(SPECIAL_TOKENS))
         and not any(token["normalized"] or token["single_word"] for token in added.values())
     )

@@ -1,6 +1,6 @@
 """What stands around a text, as the folder of its tokenizer has it: `[CLS] text [SEP]`, `text </s>`, or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -32,9 +32,7 @@ class Template(NamedTuple):
         """
         if not first:
             return self.single(second, length)
-        room = max(0, length - self.size(parted=True))
-        first = _beside(first, second, room)
-        return [*self.before, *first, *self.between, *second[: room - len(first)], *self.behind]
+        return PairTemplate(*self).row(first, second, length)
 
     def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
         """The `pair` of the two, then pairs with the same `first`.
@@ -64,19 +62,13 @@ class Template(NamedTuple):
         def special(ids: Sequence[int], type_id: int = 0) -> list[Any]:
             return [{"SpecialToken": {"id": tokens[id], "type_id": type_id}} for id in ids]
 
-        first, second = ({"Sequence": {"id": id, "type_id": n}} for id, n in (("A", 0), ("B", last)))
+        first, second = ([{"Sequence": {"id": id, "type_id": n}}] for id, n in (("A", 0), ("B", last)))
+        between = special(around.between[:of_first]) + special(around.between[of_first:], last)
         names = {id: tokens[id] for id in (*self.before, *self.behind, *around.before, *around.between, *around.behind)}
         return {
             "type": "TemplateProcessing",
-            "single": [*special(self.before), first, *special(self.behind)],
-            "pair": [
-                *special(around.before),
-                first,
-                *special(around.between[:of_first]),
-                *special(around.between[of_first:], last),
-                second,
-                *special(around.behind, last),
-            ],
+            "single": special(self.before) + first + special(self.behind),
+            "pair": special(around.before) + first + between + second + special(around.behind, last),
             "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()},
         }
 
@@ -108,6 +100,19 @@ class PairTemplate(NamedTuple):
         room = max(0, length - len(self.before) - len(self.between) - len(self.behind))
         query = _beside(query, document, room)
         return [*self.before, *query, *self.between, *document[: room - len(query)], *self.behind]
+
+
+class Frame(NamedTuple):
+    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text, and a pair.
+
+    Attributes:
+      template: by default that of [CLS] and [SEP], also around a pair.
+      pair: None where the post-processor makes pairs of a kind that no model here reads.
+    """
+
+    roles: Mapping[str, str]
+    template: Template | None = None
+    pair: PairTemplate | None = None
 
 
 def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:

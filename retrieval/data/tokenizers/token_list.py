@@ -1,7 +1,9 @@
 """A list of tokens, one a line, as BERT's `vocab.txt`: the line is the id."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -24,19 +26,29 @@ def read_lines(path: Path) -> list[str]:
         raise UserError(f"vocabulary {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); one token a line is needed") from error
-    lines = [line.rstrip("\r") for line in lines]
-    while lines and not lines[-1]:
+    while lines and not lines[-1].rstrip("\r"):
         lines.pop()
-    return lines
+    return [line.rstrip("\r") for line in lines]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty where there is no such file.
+
+    Raises:
+      UserError: it is damaged, or something else.
+    """
+    value = files.read_json(path) if path.is_file() else {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object; copy it again")
+    return value
 
 
 def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
     """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
     beside = path.with_name("tokenizer_config.json")
-    config = files.read_json(beside) if beside.is_file() else {}
+    config = read_object(beside)
     is_cased = sum(token != token.lower() for token in tokens) > _UPPER_CASE
-    lower_case = config.get("do_lower_case", not is_cased) if isinstance(config, dict) else not is_cased
-    strips = config.get("strip_accents") if isinstance(config, dict) else None
+    lower_case, strips = config.get("do_lower_case", not is_cased), config.get("strip_accents")
     if not (isinstance(lower_case, bool) and isinstance(strips, bool | None)):
         raise UserError(f"{beside}: do_lower_case and strip_accents are not true or false; copy it again")
     if lower_case and is_cased:
@@ -50,12 +62,9 @@ def check_tokens(path: Path, tokens: list[str]) -> None:
     Raises:
       UserError: a special token is missing, or one is there twice.
     """
-    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
-    if missing:
-        raise UserError(
-            f"vocabulary {path}: lacks {', '.join(missing)}; a BERT vocab.txt with one token a line is needed"
-        )
-    if len(set(tokens)) != len(tokens):
-        seen: set[str] = set()
-        line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))
+    if missing := ", ".join(token for token in SPECIAL_TOKENS if token not in tokens):
+        raise UserError(f"vocabulary {path}: lacks {missing}; a BERT vocab.txt with one token a line is needed")
+    token, count = Counter(tokens).most_common(1)[0]
+    if count > 1:
+        line = tokens.index(token, tokens.index(token) + 1) + 1
         raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}; drop one of them")

@@ -3,40 +3,28 @@
 Shapes are not checked on the way: the library does that, and `errors.library_errors` tells what is damaged.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate, Template
-from retrieval.data.tokenizers.token_list import SPECIAL_TOKENS
+from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS
 from retrieval.errors import UserError
 
 Config = dict[str, Any]
 
 ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-USUAL: list[dict[str, str]] = [
-    dict(zip(("pad", "unk", "cls", "sep", "mask"), names)) for names in (ROBERTA, SPECIAL_TOKENS)
-]
+USUAL: list[dict[str, str]] = [dict(zip(BERT_ROLES, names)) for names in (ROBERTA, SPECIAL_TOKENS)]
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 _MOST_HOLES = 1000  # ids without a token
 _MOST_GROWTH = 64  # characters that a normalizer makes of one
 _MOST_AROUND = 256  # tokens around a text
-
-
-class Frame(NamedTuple):
-    """The special tokens of a vocabulary, by role, '' where it has none; and what stands around a text, and a pair.
-
-    `pair` is None where the post-processor makes pairs of a kind that no model here reads.
-    """
-
-    roles: Mapping[str, str]
-    template: Template
-    pair: PairTemplate | None
 
 
 def read(path: Path) -> Config:
@@ -50,8 +38,8 @@ def read(path: Path) -> Config:
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
         raise UserError(f"vocabulary {path}: no tokenizer.json, which has a model with a vocab; copy it again")
     vocab = model["vocab"]
-    unk = model.get("unk_token" if isinstance(vocab, dict) else "unk_id")
-    if unk not in vocab and unk is not None if isinstance(vocab, dict) else unk is None:
+    is_known = model.get("unk_token") in {None, *vocab} if isinstance(vocab, dict) else model.get("unk_id") is not None
+    if not is_known:
         raise UserError(f"vocabulary {path}: its model has no token for what it does not know; copy it again")
     config["added_tokens"] = config.get("added_tokens") or []
     return config
@@ -76,18 +64,24 @@ def tokens(config: Config) -> list[str]:
       ValueError: two tokens have one id, or nearly all ids have none.
     """
     ids = _ids(config)
-    size = max(ids.values()) + 1
-    if min(ids.values()) < 0 or len(set(ids.values())) < len(ids) or size > 2 * len(ids) + _MOST_HOLES:
+    names = {id: token for token, id in ids.items()}
+    size = max(names) + 1
+    if min(names) < 0 or len(names) < len(ids) or size > 2 * len(ids) + _MOST_HOLES:
         raise ValueError("its ids are not one number for each token")
-    names = [""] * size
-    for token, id in ids.items():
-        names[id] = token
-    return names
+    return [names.get(id, "") for id in range(size)]
 
 
 def tokenizer(config: Config) -> Tokenizer:
-    """The library's object."""
-    return Tokenizer.from_str(json.dumps(config, ensure_ascii=False))
+    """The library's object.
+
+    Raises:
+      ValueError: it gives an added token another id than the file.
+    """
+    made = Tokenizer.from_str(json.dumps(config, ensure_ascii=False))
+    for token in config["added_tokens"]:
+        if token["content"] and (id := made.token_to_id(token["content"])) != token["id"]:
+            raise ValueError(f"added_tokens has id {token['id']} for {token['content']!r}, and the library {id}")
+    return made
 
 
 def check_growth(config: Config) -> None:
@@ -107,17 +101,6 @@ def check_growth(config: Config) -> None:
         raise ValueError(f"its normalizer makes {growth:.0f} characters of one, and {_MOST_GROWTH} is the most here")
 
 
-def check_added(config: Config, tokenizer: Tokenizer) -> None:
-    """Checks that the library gave each added token the id that the file has for it.
-
-    Raises:
-      ValueError: it did not.
-    """
-    for token in config["added_tokens"]:
-        if token["content"] and (id := tokenizer.token_to_id(token["content"])) != token["id"]:
-            raise ValueError(f"added_tokens has id {token['id']} for {token['content']!r}, and the library {id}")
-
-
 def put_lower_case_first(config: Config) -> None:
     """Makes the normaliser lower-case a text before all else, as sentence-transformers does, if it does not so far."""
     normalizer = config.get("normalizer") or {}
@@ -134,9 +117,8 @@ def name_special_tokens(config: Config, settings: Mapping[str, Any], usual: Iter
       usual: those of its class.
     """
     ids, listed = _ids(config), {token["content"] for token in config["added_tokens"]}
-    given = (settings.get(f"{role}_token") for role in ("bos", "eos", *USUAL[0]))
-    named = [name_of(token) for token in given if token]
-    for name in dict.fromkeys([*named, *usual]):
+    configured = filter(None, (settings.get(f"{role}_token") for role in ("bos", "eos", *USUAL[0])))
+    for name in dict.fromkeys([*map(name_of, configured), *usual]):
         if name in ids and name not in listed:
             flags = {**FLAGS, "lstrip": name == "<mask>", "normalized": False, "special": True}
             config["added_tokens"].append({**flags, "id": ids[name], "content": name})
@@ -156,38 +138,30 @@ def take_frame(path: Path, config: Config, settings: Mapping[str, Any], *, has_f
     ids, processor, config["post_processor"] = _ids(config), config.get("post_processor"), None
 
     def role(name: str) -> str:
-        given = settings.get(f"{name}_token")
-        names = [name_of(given)] if given else [usual[name] for usual in USUAL if name in usual]
+        configured = settings.get(f"{name}_token")
+        names = [name_of(configured)] if configured else [usual[name] for usual in USUAL if name in usual]
         return next((token for token in names if token in ids), "")
 
     roles = {name: role(name) for name in (*USUAL[0], "bos", "eos")}
     if processor or settings:
-        before, behind, pair = _around(processor)
-        if not set(ids.values()).issuperset([*before, *behind]):
-            raise ValueError("post_processor has the text twice, or ids that its model has not")
+        before, behind, pair = _around(processor, set(ids.values()))
     else:  # our own, or one that nobody has said anything about
-        ends = next(([cls, sep] for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids), [])
-        before, behind = [ids[name] for name in ends[:1]], [ids[name] for name in ends[1:]]
+        ends = (([ids[cls]], [ids[sep]]) for cls, sep in (SPECIAL_TOKENS[2:4], ROBERTA[2:4]) if cls in ids)
+        before, behind = next(ends, ([], []))
         pair = PairTemplate(tuple(before), tuple(behind), tuple(behind), len(behind))
-    flags = {name: settings.get(f"add_{name}_token") if has_flags else None for name in ("bos", "eos")}
+    flags = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")} if has_flags else {}
+    flags = {name: flag for name, flag in flags.items() if flag is not None}
     if lacking := next((name for name, flag in flags.items() if flag and not roles[name]), ""):
-        raise UserError(
-            f"{path.with_name('tokenizer_config.json')}: add_{lacking}_token is true, and {lacking}_token names "
-            f"no token of {path.name}; copy both again"
-        )
-    if any(flag is not None for flag in flags.values()):
-        pair = None
-    of_flags = {name: [ids[roles[name]]] if flag else [] for name, flag in flags.items() if flag is not None}
-    before, behind = of_flags.get("bos", before), of_flags.get("eos", behind)
-    between = behind[-1:] or ([ids[roles["eos"]]] if roles["eos"] else [])
-    template = Template(tuple(before), tuple(between), tuple(behind))
-    if has_flags and pair is None:  # as it does with a text alone, then with the other
-        pair = PairTemplate(
-            template.before, (*template.behind, *template.before), template.behind, len(template.behind)
-        )
+        beside = path.with_name("tokenizer_config.json")
+        raise UserError(f"{beside}: add_{lacking}_token is true, and {lacking}_token names no token; copy it again")
+    of_flags = {name: [ids[roles[name]]] if flag else [] for name, flag in flags.items()}
+    before, behind = tuple(of_flags.get("bos", before)), tuple(of_flags.get("eos", behind))
+    between = behind[-1:] or ((ids[roles["eos"]],) if roles["eos"] else ())
+    if has_flags and (flags or pair is None):  # as it does with a text alone, then with the other
+        pair = PairTemplate(before, (*behind, *before), behind, len(behind))
     if pair and not has_types:
         pair = pair._replace(of_first=-1)
-    return Frame(roles, template, pair)
+    return Frame(roles, Template(before, between, behind), pair)
 
 
 def _ids(config: Config) -> dict[str, int]:
@@ -199,7 +173,7 @@ def _ids(config: Config) -> dict[str, int]:
     return ids
 
 
-def _around(processor: Any) -> tuple[list[int], list[int], PairTemplate | None]:
+def _around(processor: Any, ids: set[int]) -> tuple[list[int], list[int], PairTemplate | None]:
     """The ids that a post-processor puts before a text, and those behind it; and what it makes of two texts.
 
     The library tells, of two texts of one token. None where the two are turned, or have types of another kind.
@@ -214,29 +188,21 @@ def _around(processor: Any) -> tuple[list[int], list[int], PairTemplate | None]:
         raise ValueError(f"post_processor of an unknown type, {(processor or {}).get('type')}") from error
     single, both = probe.encode("a"), probe.encode("a", "a")
     parts = _parted(single, 1)
-    if parts is None:
-        raise ValueError("post_processor leaves the text out")
-    if any(single.type_ids):
-        raise ValueError("post_processor gives the first text another token type than 0")
-    if len(single.ids) > _MOST_AROUND:
-        raise ValueError(f"post_processor puts more than {_MOST_AROUND} tokens around a text")
+    if not parts or any(single.type_ids) or len(single.ids) > _MOST_AROUND or not ids >= {*itertools.chain(*parts)}:
+        raise ValueError(
+            "post_processor has the text twice or not at all, gives it another token type than 0, or puts ids around "
+            f"it that its model has not, or more than {_MOST_AROUND}"
+        )
     (before, behind), pair, types = parts, _parted(both, 2), both.type_ids
-    if pair is None:
-        return before, behind, None
-    first, second = len(pair[0]), len(pair[0]) + 1 + len(pair[1])
-    if types[first] or types != sorted(types) or types[-1] != types[second] or types[-1] > 1:
+    first, second = (len(pair[0]), len(pair[0]) + 1 + len(pair[1])) if pair else (0, 0)
+    if not pair or types[first] or types != sorted(types) or types[-1] != types[second] or types[-1] > 1:
         return before, behind, None
     return before, behind, PairTemplate(*map(tuple, pair), of_first=types.count(0) - first - 1 if types[-1] else -1)
 
 
 def _parted(encoding: Encoding, texts: int) -> list[list[int]] | None:
     """The ids before, between and behind texts; None where these do not stand in their order, each once."""
-    parts: list[list[int]] = [[]]
-    for id, text in zip(encoding.ids, encoding.sequence_ids):
-        if text is None:
-            parts[-1].append(id)
-        elif text == len(parts) - 1:
-            parts.append([])
-        else:
-            return None
-    return parts if len(parts) == texts + 1 else None
+    places = [place for place, text in enumerate(encoding.sequence_ids) if text is not None]
+    if [encoding.sequence_ids[place] for place in places] != list(range(texts)):
+        return None
+    return [encoding.ids[start + 1 : end] for start, end in itertools.pairwise([-1, *places, len(encoding.ids)])]

@@ -9,20 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import models
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate
+from retrieval.data.tokenizers.template import Frame, PairTemplate
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens
-from retrieval.data.tokenizers.vocab import (
-    SEPARATOR,
-    Vocabulary,
-    bert_tokenizer,
-    bert_words,
-    characters,
-)
+from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary, bert_tokenizer, bert_words, word_counts
 from retrieval.errors import UserError
-from retrieval.parsing import accents
 from retrieval.runtime.filler import FILLER
 
 KIND = "LetterTrigrams"
@@ -40,14 +33,15 @@ class Trigrams(Vocabulary):
 
     def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
         self._ids = {token: i for i, token in enumerate(tokens)}
-        super().__init__(tokens, BERT_ROLES, _splitter(folds_accents, lower_case))
+        splitter = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
+        super().__init__(tokens, splitter, Frame(BERT_ROLES))  # whose model is never asked
         self.folds_accents, self.lower_case = folds_accents, lower_case
 
     def encode(self, text: str) -> list[int]:
         ids = []
         for number, part in enumerate(text.split(SEPARATOR)):
             ids += [self.sep_id] if number else []
-            for word, _ in bert_words(self._tokenizer, part):
+            for word in bert_words(self._tokenizer, part):
                 ids += [self._ids.get(trigram, self.unk_id) for trigram in trigrams(word)]
         return ids
 
@@ -55,9 +49,7 @@ class Trigrams(Vocabulary):
         return [self.encode(text) for text in texts]
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        raise UserError(
-            "letter trigrams overlap, and a reader needs tokens that do not: take a vocabulary of word pieces"
-        )
+        raise UserError("letter trigrams overlap, and a reader needs tokens that do not: take word pieces")
 
     def to_json(self, types: int, pair: PairTemplate | None = None) -> str:
         raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")
@@ -80,12 +72,9 @@ class Trigrams(Vocabulary):
         Raises:
           UserError: the texts hold no word.
         """
-        written = Counter(word for text in texts for word in text.split())
-        folds_accents = lower_case and accents.can_be_stripped(characters(written))
-        splitter, counts = _splitter(folds_accents, lower_case), Counter()
-        for word, count in written.items():
-            for part, _ in bert_words(splitter, word):
-                counts.update(dict.fromkeys(trigrams(part), count))
+        (words, folds_accents), counts = word_counts(texts, lower_case), Counter()
+        for word, count in words.items():
+            counts.update(dict.fromkeys(trigrams(word), count))
         if not counts:
             raise UserError("cannot train a vocabulary: the corpus holds no word")
         chosen = heapq.nsmallest(size - len(SPECIAL_TOKENS), counts, key=lambda trigram: (-counts[trigram], trigram))
@@ -100,10 +89,9 @@ class Trigrams(Vocabulary):
         """
         model: Any = files.read_json(path)["model"]
         tokens, cases = model.get("vocab"), [model.get(name) for name in ("folds_accents", "lower_case")]
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise UserError(f"vocabulary {path}: its model has no list of trigrams; copy it again")
-        if not all(isinstance(case, bool) for case in cases):
-            raise UserError(f"vocabulary {path}: folds_accents and lower_case are not true or false; copy it again")
+        are_tokens = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+        if not are_tokens or not all(isinstance(case, bool) for case in cases):
+            raise UserError(f"vocabulary {path}: no list of trigrams, or flags not true or false; copy it again")
         check_tokens(Path(path), tokens)
         return cls(tokens, *cases)
 
@@ -121,8 +109,3 @@ def trigrams(word: str) -> Iterator[str]:
     """Every three letters in a row of a word, with a mark at each of its ends."""
     marked = f"{_EDGE}{word}{_EDGE}"
     return (marked[place : place + 3] for place in range(len(marked) - 2))
-
-
-def _splitter(folds_accents: bool, lower_case: bool) -> Tokenizer:
-    """BERT's normaliser and splitter; its model is never asked."""
-    return bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)

@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval import files
-from retrieval.data.tokenizers.template import PairTemplate, Template
+from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens, folds_and_lowers, read_lines
 from retrieval.errors import UserError, library_errors
 from retrieval.parsing import accents, text_files
@@ -35,7 +35,7 @@ _LONGEST_WORD = 100  # characters; what is longer is one unknown token
 
 _COVERED = 0.999  # the share of a text's characters that a vocabulary has pieces for, if there is room
 
-_PART = 100_000  # characters that are encoded at a time
+_PART = 100_000  # characters that are encoded at a time: what the library makes of one takes 400 bytes
 
 # Words whose ids are kept, some 40 MB of them; characters of the longest, and its ids.
 _KEPT, _LONGEST_KEPT, _MOST_IDS = 2**17, 32, 8
@@ -61,23 +61,14 @@ class Vocabulary:
     tokens_in_text: bool = False
     splits_at_spaces: bool = False
 
-    pair_template: PairTemplate | None
-
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        roles: Mapping[str, str],
-        tokenizer: Tokenizer,
-        template: Template | None = None,
-        pair_template: PairTemplate | None = None,
-    ):
-        """Args are the tokens, of which `roles` are special, and templates; by default those of [CLS] and [SEP]."""
+    def __init__(self, tokens: Sequence[str], tokenizer: Tokenizer, frame: Frame):
+        """Args are the tokens, what makes them of a text, and which of them are special."""
         self.tokens = list(tokens)
         self._tokenizer = tokenizer
-        ids = {role: self.tokens.index(token) for role, token in roles.items() if token}
+        ids = {role: self.tokens.index(token) for role, token in frame.roles.items() if token}
         self.pad_id, self.unk_id, self.mask_id, self.eos_id = (ids.get(role, -1) for role in _ROLES)
-        self.template = template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
-        self.pair_template = pair_template if template else PairTemplate(*self.template, of_first=1)
+        self.template = frame.template or Template((ids["cls"],), (ids["sep"],), (ids["sep"],))
+        self.pair_template = frame.pair if frame.template else PairTemplate(*self.template, of_first=1)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -100,9 +91,7 @@ class Vocabulary:
         """
         if missing := [role for role in roles if getattr(self, f"{role}_id") < 0]:
             names = " and ".join(BERT_ROLES[role] for role in missing)
-            raise UserError(
-                f"{what} needs a vocabulary with a token like BERT's {names}, and this one has none: take another model"
-            )
+            raise UserError(f"{what} needs a vocabulary with a token like BERT's {names}: take another model")
 
     def append_eos(self) -> None:
         """Puts the token that ends a text behind every one.
@@ -133,7 +122,9 @@ class Vocabulary:
         """`encode` for many texts at once."""
         if any(SEPARATOR in text for text in texts):
             return [self._with_separators(text) for text in texts]
-        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+        sizes = itertools.accumulate(map(len, texts))
+        parts = itertools.groupby(zip(texts, sizes), key=lambda text_and_size: text_and_size[1] // _PART)
+        return [encoding.ids for _, part in parts for encoding in self._encode([text for text, _ in part])]
 
     def _with_separators(self, text: str) -> list[int]:
         ids = [part.ids for part in self._encode([part.strip() for part in text.split(SEPARATOR)])]
@@ -199,17 +190,14 @@ class Vocabulary:
           types: token types of the model, 1 or 2; 0 where it takes none.
           pair: what stands around a cross-encoder's pair.
         """
-        settings = self.settings() | {
-            "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
-            "model_max_length": length,
-        }
+        settings = self.settings(types) | {"model_max_length": length}
         self.save(folder / self.FILE)
         files.write_text(folder / "tokenizer.json", self.to_json(max(1, types), pair) + "\n")
         files.write_json(folder / "tokenizer_config.json", settings)
         names = {name: token for name, token in settings.items() if name.endswith("_token")}
         files.write_json(folder / "special_tokens_map.json", names)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, types: int) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
         blanks = {"add_prefix_space": True} if getattr(self._tokenizer.pre_tokenizer, "add_prefix_space", False) else {}
         return {
@@ -217,6 +205,7 @@ class Vocabulary:
             "split_special_tokens": not self.tokens_in_text,  # or else "[SEP]" in a text is the token
             **{f"{name}_token": token for name, token in self._special_tokens().items()},
             **blanks,
+            "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
         }
 
     def _special_tokens(self) -> dict[str, str]:
@@ -257,19 +246,15 @@ class WordPiece(Vocabulary):
     splits_at_spaces = True
 
     def __init__(
-        self,
-        tokens: Sequence[str],
-        folds_accents: bool = True,
-        lower_case: bool = True,
-        tokens_in_text: bool = False,
+        self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True, tokens_in_text: bool = False
     ):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, BERT_ROLES, bert_tokenizer(model, folds_accents, lower_case))
+        super().__init__(tokens, bert_tokenizer(model, folds_accents, lower_case), Frame(BERT_ROLES))
         self.FILE = "vocab.txt" if folds_accents and lower_case and not tokens_in_text else "tokenizer.json"
         self.folds_accents, self.lower_case, self.tokens_in_text = folds_accents, lower_case, tokens_in_text
         if tokens_in_text:
             self._tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-        self._words = _Words(self._tokenizer, self.unk_id, self.sep_id)
+        self._words = _Words(lambda word: self._encode([word])[0].ids, self.unk_id, self.sep_id)
 
     def encode(self, text: str) -> list[int]:
         if self.tokens_in_text and _SPECIAL.search(text):
@@ -303,35 +288,19 @@ class WordPiece(Vocabulary):
         Raises:
           UserError: the texts hold no word.
         """
-        written = Counter(word for text in texts for word in text.split())
-        folds_accents = lower_case and accents.can_be_stripped(characters(written))
-        tokenizer = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
-        words, too_long = Counter(), 0
-        for word, count in written.items():
-            parts = [word] if _is_unknown(word) else [part for part, _ in bert_words(tokenizer, word)]
-            for part in parts:
-                words[part] += count if len(part) <= _LONGEST_WORD else 0
-            too_long += count * sum(len(part) > _LONGEST_WORD for part in parts)
-        if too_long:
+        words, folds_accents = word_counts(texts, lower_case)
+        if too_long := sum(words.pop(word) for word in list(words) if len(word) > _LONGEST_WORD):
             _log.warning("vocabulary: %d words of over %d characters left out", too_long, _LONGEST_WORD)
-        words = +words
         if not words:
-            raise UserError(
-                "cannot train a vocabulary: the corpus holds no word" + " of a usual length" * bool(too_long)
-            )
-        alphabet = _alphabet(characters(words), size // 4)
+            raise UserError(f"cannot train a vocabulary: the corpus holds no word of 1 to {_LONGEST_WORD} characters")
+        alphabet = _alphabet(_characters(words), size // 4)
         # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
         # only with every one-character piece numbered beforehand do equal texts give equal vocabularies. The same map
         # decides which of equally frequent characters it drops; those of `initial_alphabet` it never drops.
         pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=size,
-            min_frequency=2,
-            limit_alphabet=len(alphabet),
-            initial_alphabet=alphabet,
-            special_tokens=pieces,
-            show_progress=False,
-        )
+        known: dict[str, Any] = dict(limit_alphabet=len(alphabet), initial_alphabet=alphabet, special_tokens=pieces)
+        trainer = trainers.WordPieceTrainer(vocab_size=size, min_frequency=2, show_progress=False, **known)
+        tokenizer = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
         tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), folds_accents, lower_case)
@@ -354,13 +323,13 @@ class _Words(dict[str, Sequence[int]]):
     most frequent words first.
     """
 
-    def __init__(self, tokenizer: Tokenizer, unk_id: int, sep_id: int):
-        self._tokenizer, self._unk_id, self._sep_id = tokenizer, unk_id, sep_id
+    def __init__(self, ask: Callable[[str], Sequence[int]], unk_id: int, sep_id: int):
+        self._ask, self._unk_id, self._sep_id = ask, unk_id, sep_id
 
     def __missing__(self, word: str) -> Sequence[int]:
         if word == SEPARATOR:
             return (self._sep_id,)
-        if _is_unknown(word):
+        if len(word) > _LONGEST_WORD and word.isascii() and word.isalnum():  # whatever the normaliser leaves of it
             return (self._unk_id,)
         if len(word) > _LONGEST_KEPT:
             return self._ask(word)
@@ -371,27 +340,6 @@ class _Words(dict[str, Sequence[int]]):
                 self.clear()
             self[word] = ids
         return ids
-
-    def _ask(self, word: str) -> Sequence[int]:
-        with _text_errors([word]):
-            return self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
-
-
-def _is_unknown(word: str) -> bool:
-    """Whether a word is too long to have pieces, whatever the normaliser leaves of it: one of letters and digits is."""
-    return len(word) > _LONGEST_WORD and word.isascii() and word.isalnum()
-
-
-def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """`texts` in parts of some 100,000 characters: what the library makes of a character takes 400 bytes."""
-    first, size = 0, 0
-    for i, text in enumerate(texts):
-        size += len(text)
-        if size >= _PART:
-            yield texts[first : i + 1]
-            first, size = i + 1, 0
-    if first < len(texts):
-        yield texts[first:]
 
 
 def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
@@ -405,19 +353,30 @@ def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: boo
     return tokenizer
 
 
-def bert_words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
-    """The words of a text as its normaliser leaves them, and their places there."""
+def bert_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words of a text as its normaliser leaves them."""
     with _text_errors([text]):
-        return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+        words = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    return [word for word, _ in words]
 
 
-def characters(words: Counter[str]) -> Counter[str]:
+def word_counts(texts: Iterable[str], lower_case: bool) -> tuple[Counter[str], bool]:
+    """How often BERT's splitter finds each word, and whether it may strip accents."""
+    written, words = Counter(word for text in texts for word in text.split()), Counter()
+    folds_accents = lower_case and accents.can_be_stripped(_characters(written))
+    splitter = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
+    for word, count in written.items():
+        for part in bert_words(splitter, word):
+            words[part] += count
+    return words, folds_accents
+
+
+def _characters(words: Counter[str]) -> Counter[str]:
     """In how many of the words each character is."""
-    characters: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for word, count in words.items():
-        for character in set(word):
-            characters[character] += count
-    return characters
+        counts.update(dict.fromkeys(word, count))
+    return counts
 
 
 def _alphabet(characters: Counter[str], most: int) -> list[str]:

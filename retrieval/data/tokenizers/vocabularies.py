@@ -29,9 +29,9 @@ def find(place: Path) -> Path | None:
     if place.is_file():
         return place
     folder = model_folder.encoder_folder(place)
-    found = next((folder / name for name in FILES if (folder / name).is_file()), None)
-    base = None if found else model_folder.base_of(folder)
-    return find(base) if base else found
+    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    base = None if file else model_folder.base_of(folder)
+    return find(base) if base else file
 
 
 def named(value: str) -> Path | None:
@@ -46,21 +46,17 @@ def named(value: str) -> Path | None:
 
 def files(path: Path | None) -> list[Path]:
     """The files that `load` reads for one that `find` or `named` gave."""
-    if path is None:
-        return []
-    return [path, *published.beside(path)]
+    return [path, *published.beside(path)] if path else []
 
 
 def load(place: Path) -> Vocabulary:
     """The vocabulary of a file, or of a folder that has one."""
     path = find(Path(place))
-    if path is None and (other := next(filter(Path.is_file, (Path(place) / name for name in _OTHERS)), None)):
-        raise UserError(
-            f"vocabulary {other}: needs the tokenizer.json that transformers writes beside it: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
     if path is None:
-        raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}")
+        other = next(filter(Path.is_file, (Path(place) / name for name in _OTHERS)), None)
+        remedy = "needs the tokenizer.json that AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes"
+        no_file = f"no such file, nor a folder with one of {', '.join(FILES)}"
+        raise UserError(f"vocabulary {other}: {remedy}" if other else f"vocabulary {place}: {no_file}")
     if path.suffix == ".json" and _is_of_trigrams(path):
         return Trigrams.load(path)
     if path.suffix != ".json" and not published.beside(path):

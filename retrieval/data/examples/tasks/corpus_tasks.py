@@ -22,8 +22,6 @@ from retrieval.libraries import tf
 ICT, BFS, WLP = range(3)
 _READ_AT_ONCE = 1024
 _LAST_BUCKETS = ("ict_buckets", "bfs_buckets", "wlp_buckets")
-
-
 _TEXTS = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
 
 PASSAGES = Shards("passages-*.tfrecord", dict.fromkeys((*_TEXTS, *_LAST_BUCKETS), "int64"), ("document_id",))
@@ -77,12 +75,8 @@ class PassagePairs(CorpusTask):
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             query, document = self.pair(record, seed, lengths, given)
             own_id = record["document_id"]
-            example = {
-                "query": query,
-                "document": document[None],
-                "document_id": own_id[None],
-                "log_q": log_q(record, weights)[None],
-            }
+            example = {"query": query, "document": document[None], "document_id": own_id[None]}
+            example["log_q"] = log_q(record, weights)[None]
             count = lengths.get("positive_ids")  # no other passage is known to be one
             return example | ({"positive_ids": tf.fill([count], own_id)} if count else {})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data.examples.example_kind import GUIDE
+from retrieval.data.examples.example_kind import GUIDE, Lengths
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
@@ -19,19 +19,11 @@ from retrieval.libraries import tf
 from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
+Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known positives of a record's query
 
 
-_INTEGERS = (
-    "query",
-    "titles",
-    "title_lengths",
-    "texts",
-    "text_lengths",
-    "document_id",
-    "known",
-    "simple",
-    GUIDE,
-)
+_TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
+_INTEGERS = (*_TEXTS, "document_id", "known", "simple", GUIDE)
 LABELLED = Shards(
     pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
 )
@@ -59,7 +51,7 @@ class LabelledTask(TaskKind):
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
 
 
-def known_ids(folder: Path | None) -> Callable[[Record], tf.Tensor]:
+def known_ids(folder: Path | None) -> Known:
     """What gives the ids of all known positives of a record's query, of the folder of the labelled examples."""
     assert folder, "a task without labelled examples has ended the run"
     ids, starts = map(tf.constant, pair_shards.read_known(folder))
@@ -75,10 +67,8 @@ def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials
     ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
     titles = ragged.from_row_lengths(record["titles"], record["title_lengths"])
     texts = ragged.from_row_lengths(record["texts"], record["text_lengths"])
-    return [
-        document_row(titles[chosen[place]], texts[chosen[place]], length, specials)
-        for place in range(chosen.shape[0] or 0)
-    ]
+    places = (chosen[number] for number in range(chosen.shape[0] or 0))
+    return [document_row(titles[place], texts[place], length, specials) for place in places]
 
 
 @register
@@ -98,14 +88,7 @@ class LabelledPairs(LabelledTask):
         return make
 
 
-def draw(
-    record: Record,
-    seed: tf.Tensor,
-    lengths: Mapping[str, int],
-    specials: Specials,
-    weight: float,
-    known: Callable[[Record], tf.Tensor],
-) -> Record:
+def draw(record: Record, seed: tf.Tensor, lengths: Lengths, specials: Specials, weight: float, known: Known) -> Record:
     """The query, and `[CLS] title [SEP] text [SEP]` of the positive and of negatives, which are drawn.
 
     Of these there are `lengths["document_id"] - 1`. Where the record has fewer, each is taken before one is again.
@@ -122,12 +105,7 @@ def draw(
 
 
 def of_chosen(
-    record: Record,
-    chosen: tf.Tensor,
-    lengths: Mapping[str, int],
-    specials: Specials,
-    weight: float,
-    known: Callable[[Record], tf.Tensor],
+    record: Record, chosen: tf.Tensor, lengths: Lengths, specials: Specials, weight: float, known: Known
 ) -> Record:
     """The example of some texts of a record, the positive first; `chosen` [K] are their places."""
     negatives, length = lengths["document_id"] - 1, lengths["document"]
@@ -135,24 +113,17 @@ def of_chosen(
     counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
     # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
     times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
-    example = {
-        "query": query_row(record["query"], lengths["query"], specials),
-        "document": tf.stack([tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=FILLER) for ids in rows]),
-        "document_id": tf.gather(record["document_id"], chosen),
-        "log_q": tf.math.log(times * weight),
-    }
+    padded = [tf.pad(ids, [[0, length - tf.size(ids)]], constant_values=FILLER) for ids in rows]
+    example = {"query": query_row(record["query"], lengths["query"], specials), "document": tf.stack(padded)}
+    example |= {"document_id": tf.gather(record["document_id"], chosen), "log_q": tf.math.log(times * weight)}
     if "teacher" in lengths:
         example["teacher"] = tf.gather(record["teacher"], chosen)
     if GUIDE in lengths:
         example[GUIDE] = tf.gather(record[GUIDE], tf.concat([[0], 1 + chosen], 0))
     if count := lengths.get("positive_ids"):
-        example["positive_ids"] = _filled(known(record), example["document_id"][0], count)
+        ids = known(record)  # filled up with its own
+        example["positive_ids"] = tf.concat([ids, tf.fill([count - tf.size(ids)], example["document_id"][0])], 0)
     return example
-
-
-def _filled(known: tf.Tensor, own: tf.Tensor, count: int) -> tf.Tensor:
-    """The ids of a query's known positives, [count], filled up with that of its own."""
-    return tf.concat([known, tf.fill([count - tf.size(known)], own)], 0)
 
 
 def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
@@ -161,8 +132,5 @@ def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
         _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
     if behind := written["positives left out"]:
         known = written["pairs"] + behind
-        _log.warning(
-            "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
-            "negatives of their queries",
-            *(behind, known, 100 * behind / known),
-        )
+        counts = f"{behind} of {known} positives ({behind / known:.0%})"
+        _log.warning("%s are not trained on (config.pairs.positives), nor are they negatives of their queries", counts)
