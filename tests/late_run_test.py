@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from support.killed_stages import assert_same, is_struck, without
 from support.run_results import state
 from support.tiny import execute, make_run
 from support.vector_models import check_loaded, check_served, same
@@ -93,14 +92,6 @@ def test_encoding_goes_on_after_a_kill(trained):
     tokens(trained)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-
-
-def test_sigkill_while_tokens_are_encoded(trained, tmp_path):
-    stages = ("tokens", "maxsim")
-    copy = without(trained, tmp_path / "run", stages)
-    assert is_struck(copy, trained, stages, "tokens/reqa/candidates-00000-of-*.npy")
-    execute(copy, *stages)
-    assert_same(copy, trained, stages)
 
 
 def test_training_goes_on_to_the_same_bits(trained, tmp_path):

@@ -151,15 +151,7 @@ def roped(folder):
 
 TRAINED = ("titles", "hardest", "adapted", "roped")
 CHECKS = {
-    "titles": titles,
-    "lengths": lengths,
-    "diaries": diaries,
-    "faq": faq,
-    "trigrams": trigrams,
-    "holding": holding,
-    "hardest": hardest,
-    "adapted": adapted,
-    "roped": roped,
+    check.__name__: check for check in (titles, lengths, diaries, faq, trigrams, holding, hardest, adapted, roped)
 }
 _LONG = ("diaries", *TRAINED)
 

@@ -24,7 +24,7 @@ from retrieval.models.text import Text
 from retrieval.runtime.filler import FILLER
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
+MODELS = ("bert", "bert_sharded", "bert_old_names", "roberta", "distilbert")
 
 
 def expected_of(name, kind):
@@ -58,15 +58,7 @@ def test_hidden_states_and_poolings_are_those_of_pytorch(name):
         np.testing.assert_allclose(mean(hidden, text), expected["mean"], rtol=0, atol=1e-5)
 
 
-def test_hidden_states_in_half_precision_are_near():
-    """Bound: eight bits of a value of some 1, a dozen times rounded."""
-    expected = expected_of("bert", "padded")
-    hidden = np.asarray(encode(load(GOLDEN / "bert", dtype="bfloat16"), texts(expected)), np.float32)
-    difference = np.abs(hidden - expected["hidden"])[expected["ids"] >= 0]
-    assert 1e-4 < difference.max() < 0.1 and difference.mean() < 0.015
-
-
-@pytest.mark.parametrize("name", ["bert", "bert_old_names", "bert_bfloat16", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "bert_old_names", "roberta", "distilbert"])
 def test_logits_of_masked_tokens_are_those_of_pytorch(name):
     expected = expected_of(name, "padded")
     ids = expected["ids"]

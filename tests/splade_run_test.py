@@ -1,5 +1,6 @@
 """The recipe 'splade' and the stage `sparse`: from labelled pairs to lists beside those of BM25."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 from support import tiny
-from support.killed_stages import assert_same, is_struck, without
 from support.vector_models import check_loaded, check_served
 
 import retrieval
@@ -68,7 +68,7 @@ def test_vectors_and_lists_are_written(trained):
 
 def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
     """Shards that are there stay, and the others become the same bytes."""
-    run = without(trained, tmp_path / "run", ())
+    run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
     folder = run.folder / "sparse" / "reqa"
     before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
     with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
@@ -81,17 +81,9 @@ def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
         np.testing.assert_array_equal(again["scores"], scores)
 
 
-def test_sigkill_while_sparse_vectors_are_made(trained, tmp_path):
-    stages = ("sparse", "evaluate")
-    copy = without(trained, tmp_path / "run", stages)
-    assert is_struck(copy, trained, stages, "sparse/reqa/candidates-00000-of-*.npz")
-    tiny.execute(copy, *stages)
-    assert_same(copy, trained, stages)
-
-
 def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
     """A query without a term finds nothing, a passage without one is never found; where all are so, that is said."""
-    run = without(trained, tmp_path / "run", ())
+    run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
     encode, least = TermEncoder.encode_queries, 1
 
     def some_empty(self, texts):
