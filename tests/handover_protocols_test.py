@@ -205,18 +205,6 @@ async def use(client):
         assert (await client.call_tool(name, arguments)).is_error, arguments
 
 
-def test_mcp_in_memory():
-    mcp = package("mcp")
-
-    async def ask(mode):
-        made = mcp_server.make_server(Engine(lambda: SERVICE, LIMITS, "guide"))
-        async with mcp.Client(made, mode=mode) as client:
-            await use(client)
-
-    for mode in ("legacy", "2026-07-28"):
-        asyncio.run(ask(mode))
-
-
 def test_mcp_does_not_tell_what_failed():
     mcp = package("mcp")
 
@@ -251,23 +239,6 @@ def test_mcp_over_http(address):
     assert http.post(f"{address}/mcp", json=body, headers=page).status_code == 403
     answer = http.get(f"{address}/mcp", headers={"x-api-key": KEY, "accept": "text/event-stream"})
     assert answer.status_code == 405 and "POST" in answer.headers["allow"]
-
-
-def test_raw_messages_of_both_revisions(address):
-    http = package("httpx")
-    headers = {"x-api-key": KEY, "accept": "application/json, text/event-stream"}
-    call = {"name": "search", "arguments": {"query": "install", "k": 2}}
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-    meta |= {"io.modelcontextprotocol/clientCapabilities": {}}
-    meta |= {"io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"}}
-    newer = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "search"}
-    older = {"mcp-protocol-version": "2025-11-25"}
-    for more, params in ((newer, call | {"_meta": meta}), (older, call)):
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        answer = http.post(f"{address}/mcp", json=message, headers=headers | more)
-        assert answer.headers["content-type"].startswith("application/json"), answer.text
-        result = answer.json()["result"]
-        assert [each["id"] for each in result["structuredContent"]["results"]] == ["install", "red"]
 
 
 @pytest.fixture(scope="module")
