@@ -15,9 +15,6 @@ ROOMS = ("data", "models", "training", "search", "evaluation")
 RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"
 NO_ROOMS = "config.fields config.tree errors files libraries parsing registry runtime terminal"
 SHARED = tuple(f"retrieval.{name}" for name in NO_ROOMS.split())
-    f"retrieval.{name}"
-    for name in "config.fields config.tree errors files libraries parsing registry runtime terminal".split()
-)
 
 
 def imports(path):
