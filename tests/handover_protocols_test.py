@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support.handover_packages import package
+from support.packages import package
 from support.served import Reranker, Towers
 
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")

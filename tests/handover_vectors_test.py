@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.handed_over import block_of, made, questions, written
-from support.handover_packages import package
+from support.packages import package
 
 from retrieval.handover.vectors import BIT, FLOAT16, FLOAT32, INT8
 

@@ -1,9 +1,4 @@
-"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it.
-
-Skipped where torch and transformers are missing; nothing is fetched. The models are tiny, with random parameters.
-"""
-
-import os
+"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it."""
 
 import numpy as np
 import pytest
@@ -12,16 +7,14 @@ from safetensors.numpy import load_file
 from support import encoder_folders
 from support.encoder_folders import FAMILIES, H, write
 from support.encoder_models import gradient, hidden, load, rows
+from support.packages import package
 
 from retrieval.errors import UserError
 from retrieval.files import write_json
 from retrieval.models import encoder_tensors, export_files
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+torch, transformers = package("torch"), package("transformers")
 
 from golden import make_encoders  # noqa: E402
 

@@ -1,22 +1,13 @@
-"""Exported towers in the libraries that load them: the same embeddings and the same ranking as here.
-
-Skipped where these are not installed; nothing is fetched.
-"""
+"""Exported towers in the libraries that load them: the same embeddings and the same ranking as here."""
 
 import json
-import os
 
 import numpy as np
 import pytest
 from support import exported
+from support.packages import package
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
+torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
 
 # What a tower can have, each at least once.
 MODELS = {

@@ -1,10 +1,6 @@
-"""Adapters beside PEFT, live: what it writes, read here; and what is written here, in PEFT and sentence-transformers.
-
-Skipped where peft is missing; nothing is fetched. The models are tiny, with random parameters.
-"""
+"""Adapters beside PEFT, live: what it writes, read here; what is written here, in PEFT and sentence-transformers."""
 
 import json
-import os
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx, traverse_util
 from support import exported
+from support.packages import package
 
 import retrieval
 from retrieval.errors import UserError
@@ -22,11 +19,7 @@ from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.placement import bind, parameters_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-peft = pytest.importorskip("peft", reason="peft is not installed: launch/interop.sh installs it")
+torch, transformers, peft = package("torch"), package("transformers"), package("peft")
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0}
@@ -159,7 +152,7 @@ def run(tmp_path_factory):
 
 
 def test_sentence_transformers_loads_an_exported_adapter(run):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence_transformers = package("sentence_transformers")
     queries, _ = exported.embed(run, exported.QUERIES)
     folder = exported.export(run)
     assert {path.name for path in folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
@@ -171,7 +164,7 @@ def test_sentence_transformers_loads_an_exported_adapter(run):
 
 
 def test_an_adapter_that_sentence_transformers_saved_is_loaded(run, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence_transformers = package("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(run.config.train.init_from, device="cpu")
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["key", "intermediate.dense"]))
     drawn(model)
