@@ -4,16 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from flax import nnx
 from support import embedder_folders
-from support.modules import spread
 from support.packages import package
 
 import configs.mine
 from retrieval import LOCK
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
 
@@ -46,13 +42,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS])
-    sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
-    written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
-    write_cross_encoder(folder, written)
-    vocabulary.export(folder, length=64, types=2)
-    return folder
+    return embedder_folders.cross_encoder(tmp_path_factory.mktemp("model"), WordPiece([*SPECIAL_TOKENS, *WORDS]))[0]
 
 
 def read(path):

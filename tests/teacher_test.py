@@ -7,9 +7,7 @@ import shutil
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from support import embedder_folders
-from support.modules import spread
 from support.tiny import execute, make_run
 
 import retrieval
@@ -19,9 +17,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
@@ -82,13 +78,7 @@ def mined(inputs, tmp_path_factory):
 @pytest.fixture(scope="module")
 def teacher(mined, tmp_path_factory):
     """A cross-encoder of the run's vocabulary, and its folder."""
-    folder, vocabulary = tmp_path_factory.mktemp("models") / "teacher", mined.load_vocabulary()
-    folder.mkdir()
-    sizes = dict(num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=48, dropout=0.0)
-    model = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
-    write_cross_encoder(folder, model)
-    vocabulary.export(folder, length=48, types=2)
-    return folder, model
+    return embedder_folders.cross_encoder(tmp_path_factory.mktemp("models") / "teacher", mined.load_vocabulary(), 48)
 
 
 def student(mined, inputs, folder, teacher, **changes):
