@@ -148,25 +148,6 @@ def test_gradients_are_those_of_transformers(published, tmp_path):
         np.testing.assert_allclose(mine, x, rtol=0, atol=tolerance, err_msg=key)
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen3", "qwen3_both_ways", "mistral", "gemma3", "embedding_gemma", "modernbert", "t5"]
-)
-def test_padding_on_the_left_changes_nothing(name, tmp_path):
-    """Theirs has it there, ours on the right; a text may end in the id that is padding elsewhere."""
-    folder = write(tmp_path, name)
-    model, texts = make_encoders.of_transformers(folder, name), encoder_folders.texts(name)[:5]
-    texts = [np.append(ids, 3) for ids in texts]
-    length = max(map(len, texts)) + 2
-    ids = np.full((len(texts), length), 3)
-    for row, text in zip(ids, texts):
-        row[length - len(text) :] = text
-    real = np.arange(length) >= length - np.array([len(text) for text in texts])[:, None]
-    with torch.no_grad():
-        given = dict(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(real.astype(np.int64)))
-        wanted = model(**given).last_hidden_state.numpy()
-    assert_same(hidden(load(folder), rows(texts)), [states[here] for states, here in zip(wanted, real)])
-
-
 def _others(value):
     """Values that stand in the place of one, of the same kind."""
     match value:

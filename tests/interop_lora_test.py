@@ -11,7 +11,6 @@ from support import exported
 from support.packages import package
 
 import retrieval
-from retrieval.errors import UserError
 from retrieval.models import lora, peft_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
@@ -197,23 +196,3 @@ def test_tables_of_tokens_are_merged_as_peft_merges_them(options, tmp_path):
     assert not np.array_equal(merged[table], before[table])
     for name, value in expected.items():
         np.testing.assert_allclose(merged[name], value, atol=1e-6, err_msg=name)
-
-
-def test_what_an_adapter_of_peft_does_besides_is_refused(tmp_path):
-    base = write_base(tmp_path / "base", "bert")
-    dense = {"target_modules": ["query"], "r": 2}
-    for name, (options, match) in {
-        "dora": ({"use_dora": True}, "use_dora is True; only False"),
-        "bias": ({"bias": "lora_only"}, "bias is 'lora_only'; only 'none'"),
-        "lora_bias": ({"lora_bias": True}, "lora_bias is True; only False"),
-    }.items():
-        model = peft.get_peft_model(transformers.AutoModel.from_pretrained(base), peft.LoraConfig(**dense, **options))
-        model.save_pretrained(tmp_path / name)
-        with pytest.raises(UserError, match=match):
-            peft_folder.read(tmp_path / name)
-    model = peft.get_peft_model(
-        transformers.AutoModel.from_pretrained(base), peft.IA3Config(target_modules=["query"], feedforward_modules=[])
-    )
-    model.save_pretrained(tmp_path / "ia3")
-    with pytest.raises(UserError, match=r"(peft_type|feedforward_modules) is .*"):
-        peft_folder.read(tmp_path / "ia3")

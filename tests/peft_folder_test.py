@@ -80,41 +80,6 @@ def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     np.testing.assert_array_equal(EncoderFolder.open(adapter)._tensors["classifier.weight"], head)
 
 
-TABLE = "embeddings.word_embeddings"
-
-
-def table_of(folder):
-    return EncoderFolder.open(folder)._tensors[f"{TABLE}.weight"]
-
-
-def test_tables_of_tokens_are_merged_as_peft_does(adapter):
-    """A whole table with two more tokens, rows of some tokens, and a product of matrices."""
-    base = table_of(adapter.with_name("base"))
-    original = load_file(adapter / "adapter_model.safetensors")
-    random = np.random.default_rng(1)
-
-    def of(tensors, **settings):
-        changed(with_tensors(adapter, lambda _: original | tensors), **settings)
-        return table_of(adapter)
-
-    longer = random.normal(size=(len(base) + 2, 16)).astype(np.float32)
-    np.testing.assert_array_equal(of({f"base_model.model.{TABLE}.weight": longer}), longer)
-    assert EncoderFolder.open(adapter).sizes["vocab_size"] == len(base) + 2
-    rows, wanted = random.normal(size=(2, 16)).astype(np.float32), np.array(base)
-    wanted[[5, 3]] = rows
-    for indices in ([5, 3], {"word_embeddings": [5, 3]}):
-        name = f"base_model.model.{TABLE}.token_adapter.trainable_tokens_delta"
-        np.testing.assert_array_equal(of({name: rows}, trainable_token_indices=indices), wanted)
-    with pytest.raises(UserError, match="trainable_token_indices of 1 tokens"):
-        of({name: rows}, trainable_token_indices=[5])
-    a, b = random.normal(size=(2, len(base))).astype(np.float32), random.normal(size=(16, 2)).astype(np.float32)
-    product = {f"base_model.model.{TABLE}.lora_embedding_{side}": x for side, x in (("A", a), ("B", b))}
-    np.testing.assert_allclose(of(product), base + 1.5 * (b @ a).T, atol=1e-5)
-    with pytest.raises(UserError, match="merge it into its base first"):
-        with_tensors(adapter, lambda _: original | {name: rows})
-        peft_folder.read(adapter).parts([])
-
-
 def test_a_pattern_for_every_matrix_takes_no_time(adapter):
     patterns = {f"layer.{number}.attention": 7 for number in range(300_000)} | {QUERY: 2}
     began = time.process_time()
