@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from support.refreshed_runs import assert_same, cut_off, versions_of
-from support.tiny import CHEAP, execute, make_run
+from support.tiny import CHEAP, complete, execute, make_run
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
@@ -66,10 +66,7 @@ def clustered(corpus, inputs, folder, /, **changes):
 @pytest.fixture(scope="module")
 def whole(corpus, inputs, tmp_path_factory):
     """A run with two clusterings that nothing happened to."""
-    run = clustered(corpus, inputs, tmp_path_factory.mktemp("whole") / "run")
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(clustered(corpus, inputs, tmp_path_factory.mktemp("whole") / "run"))
 
 
 def arrays(run, version):

@@ -183,7 +183,8 @@ def pretrained(inputs, prepared, tmp_path_factory):
     """The paper's pre-training of a ModernBERT, whose windows are shorter than its texts, and its folder."""
     folder = shutil.copytree(prepared, tmp_path_factory.mktemp("modernbert") / "run")
     stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "export")
-    changes = {"stages": stages, "model.num_layers": 4, "train.steps": 12, "train.learning_rate": 3e-3}
+    changes = {"stages": stages, "model.num_layers": 4, "train.steps": 8, "train.learning_rate": 3e-3}
+    changes |= {"encode.untrained": False, "encode.corpus": False}
     run = make_run("ict_bfs_wlp", inputs, folder, **FAMILIES["modernbert"], **changes)
     preflight.check(run, stages)
     execute(run)

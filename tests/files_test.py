@@ -5,13 +5,12 @@ import errno
 import itertools
 import json
 import os
-import resource
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, write
+from conftest import REPOSITORY, no_file_above, write
 from support import tiny
 
 from retrieval import files
@@ -35,27 +34,6 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    files.write_text(path, "old")
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        files.write_text(path, "new")
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-@contextlib.contextmanager
-def no_file_above(size):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def save_array(path):
@@ -105,12 +83,6 @@ def test_a_full_disk_without_a_path_is_named_with_the_folder(tmp_path, monkeypat
         assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(place))
 
 
-def test_what_a_kill_leaves_behind_is_removed(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / ".tmp-123-x.npy").touch()
-    (tmp_path / "sub" / "x.npy").touch()
-    files.remove_temporaries(tmp_path)
-    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["x.npy"]
 
 
 def test_json_errors_name_the_file_and_the_place(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import exported, run_results
 from support.packages import package
+from support.tiny import complete
 
 import retrieval
 from retrieval import LOCK, files
@@ -16,7 +17,6 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.evaluation import per_query, result_files
 from retrieval.models.module_folder import SETTINGS
-from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 
 mteb = package("mteb")
@@ -64,12 +64,7 @@ def ours(model, folder, value):
     beir.write_folder(folder / value.name, value)
     config = published.get_config(str(model))
     config.sets.beir, config.evaluate.metrics = str(folder / value.name), METRICS
-    run = Run(config, folder / "run", LOCK)
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, folder / "run", LOCK))
 
 
 def task_of(mteb, value, ignore):

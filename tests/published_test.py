@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import exported, toy_hub
+from support.tiny import complete
 from support.tuned import tuned
 
 import retrieval
@@ -68,12 +69,7 @@ def run_of(folder, path, **changes):
     config = published.get_config(str(folder))
     config.sets.beir, config.index.dense = str(path / "set"), "exact"
     config.update_from_flattened_dict(changes)
-    run = Run(config, path / "run", REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, path / "run", REPOSITORY / "requirements.lock"))
 
 
 def test_a_model_is_evaluated_without_an_example(whole_model, evaluated):
@@ -136,12 +132,7 @@ def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
 def all_stages(config, folder, **changes):
     """A run of a config, all of whose stages are done."""
     config.update_from_flattened_dict({"index.dense": "exact", **changes})
-    run = Run(config, folder, REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, folder, REPOSITORY / "requirements.lock"))
 
 
 def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path):

@@ -19,7 +19,7 @@ from support.refreshed_runs import (
     read_shards,
     versions_of,
 )
-from support.tiny import execute
+from support.tiny import complete, execute
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
@@ -55,10 +55,7 @@ def refreshed(folder, inputs, mined, **changes):
 @pytest.fixture(scope="module")
 def whole(inputs, mined, tmp_path_factory):
     """A run with two refreshes that nothing happened to."""
-    run = refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined))
 
 
 def test_bm25s_negatives_are_its_best_without_the_positives(mined):

@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 from jax.sharding import NamedSharding
 from support import children
 from support.run_results import metrics, state
-from support.tiny import CHEAP, as_flags, execute, make_config
+from support.tiny import CHEAP, as_flags, complete, execute, make_config
 
 from retrieval import files
 from retrieval.data.examples import batches as draws
@@ -90,10 +90,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(place, tmp_path_factory):
     """A run that has its pairs and is trained."""
-    run = make_run(place, tmp_path_factory.mktemp("run") / "run")
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(make_run(place, tmp_path_factory.mktemp("run") / "run"))
 
 
 def batches_of(run, devices=1):
@@ -268,8 +265,7 @@ def test_mixed_batches_have_examples_of_all(place, run, tmp_path):
     text = "\n".join(f'[{n}]\nfiles = "{place}/{n}.jsonl"\nweight = {w}' for n, w in (("one", 3.0), ("five", 1.0)))
     changes = {"pairs.sources": text, "data.mixed_sources": True, "train.log_q": False, "train.epochs": 1.0}
     mixed = make_run(place, tmp_path / "run", **changes)
-    preflight.check(mixed, mixed.config.stages)
-    execute(mixed)
+    complete(mixed)
     batches = take(batches_of(mixed), 100)
     share = np.mean([batch["source"] == 0 for batch in batches])
     assert abs(share - 0.75) < 3 * np.sqrt(0.75 * 0.25 / 800)
@@ -288,8 +284,7 @@ def test_a_teacher_is_asked_for_the_pairs_of_the_sources_that_learn_from_it(plac
     text = TWO.format(place, "", learns)
     changes = {"pairs.sources": text, "pairs.teacher": str(tmp_path / "scores.jsonl"), "train.steps": 6}
     run = make_run(place, tmp_path / "run", **changes, **{"data.source_alpha": 0.0, "data.lanes": 1})
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     details = records.details(run, "pairs")["sources"]
     assert [details[name]["has teacher"] for name in ("one", "five")] == [False, True]
     assert {"loss/one", "loss/five"} <= set(metrics(run.folder)[0])

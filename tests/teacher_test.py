@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import embedder_folders
-from support.tiny import execute, make_run
+from support.tiny import complete, execute, make_run
 
 import retrieval
 from retrieval import files
@@ -99,10 +99,7 @@ def student(mined, inputs, folder, teacher, **changes):
 
 @pytest.fixture(scope="module")
 def distilled(mined, inputs, teacher, tmp_path_factory):
-    run = student(mined, inputs, tmp_path_factory.mktemp("student") / "run", teacher[0])
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(student(mined, inputs, tmp_path_factory.mktemp("student") / "run", teacher[0]))
 
 
 def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
@@ -128,8 +125,7 @@ def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     path = distilled.folder / "teacher" / "scores.jsonl"
     changes = {"stages": ("pairs",), "pairs.teacher": str(path), "teacher.model": "", "train.loss": "kl_divergence"}
     run = student(mined, inputs, tmp_path / "run", "", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     ours, theirs = (sorted((of.folder / "pairs").glob("*.tfrecord")) for of in (run, distilled))
     assert [one.read_bytes() for one in ours] == [one.read_bytes() for one in theirs]
     config = run.config.copy_and_resolve_references()
@@ -155,10 +151,7 @@ def embedder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def taught_by_embedder(mined, inputs, embedder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("taught") / "run"
-    run = student(mined, inputs, folder, embedder, **{"stages": ("teacher",), "train.loss": "kl_divergence"})
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(student(mined, inputs, folder, embedder, **{"stages": ("teacher",), "train.loss": "kl_divergence"}))
 
 
 def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder, tmp_path):
