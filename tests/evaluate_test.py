@@ -179,10 +179,7 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
 
 @pytest.mark.parametrize(
     ("highest", "asked", "measured"),
-    [
-        (1, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)),
-        (1, ("RR(rel=2)@10",), evaluate.HITS),
-    ],
+    [(1, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)), (1, ("RR(rel=2)@10",), evaluate.HITS)],
 )
 def test_a_grade_that_nobody_gave_is_no_0(highest, asked, measured):
     value = Judged("toy", {"a": ""}, ["x", "y"], {}, {"test": {"a": {"x": highest}}})

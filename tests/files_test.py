@@ -34,8 +34,6 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-
-
 def save_array(path):
     with path.open("wb") as file:
         np.save(file, np.zeros(100_000))
@@ -81,8 +79,6 @@ def test_a_full_disk_without_a_path_is_named_with_the_folder(tmp_path, monkeypat
         with pytest.raises(OSError) as failed:
             fails()
         assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(place))
-
-
 
 
 def test_json_errors_name_the_file_and_the_place(tmp_path):

@@ -199,10 +199,7 @@ BAD = [
     ({"pairs.files": "none.jsonl"}, "no such file"),
     ({"pairs.files": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
     ({"mine.model": "none"}, "config.mine.model=.*none: no embedder there"),
-    (
-        {"mine.model": "reranker"},
-        "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder",
-    ),
+    ({"mine.model": "reranker"}, "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder"),
     (
         {"mine.reranker": "model"},
         "embedder: its modules do not end in a Dense of one score; take another cross-encoder",

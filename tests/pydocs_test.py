@@ -155,11 +155,7 @@ def test_a_module_is_an_article_of_sections(site):
 def test_a_packages_exports_link_to_their_modules(site):
     redirects = {r.title: r.target for r in pydocs.parse(pages_of(site)["demo"]) if isinstance(r, Redirect)}
     # `demo.surface` is an article of its own, `demo.dumps` is another package's.
-    assert redirects == {
-        "demo.grow": "demo._impl",
-        "demo.shrink": "demo._impl",
-        "demo.Circle": "demo.shapes",
-    }
+    assert redirects == {"demo.grow": "demo._impl", "demo.shrink": "demo._impl", "demo.Circle": "demo.shapes"}
 
 
 def test_links_lead_to_the_module_that_defines_the_name(site):

@@ -96,7 +96,7 @@ def test_every_system_is_judged_by_the_answers(finished):
             "patterns.jsonl",
             (20, 3),
             {"sets.qa_patterns": True, "evaluate.metrics": ("Answer@20", "Answer@3"), "evaluate.depth": 20},
-        ),
+        )
     ],
 )
 def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path, questions, cutoffs, more):

@@ -10,15 +10,7 @@ import jax
 import numpy as np
 import pytest
 from support import children
-from support.refreshed_runs import (
-    assert_same,
-    cut_off,
-    judged,
-    make_run,
-    open_questions,
-    read_shards,
-    versions_of,
-)
+from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, read_shards, versions_of
 from support.tiny import complete, execute
 
 from retrieval.data.tokenizers import vocabularies
