@@ -1,6 +1,7 @@
 """The rooms of the house do not import each other, and those that need no TensorFlow do not import it."""
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -17,12 +18,16 @@ NO_ROOMS = "config.fields config.tree errors files libraries parsing registry ru
 SHARED = tuple(f"retrieval.{name}" for name in NO_ROOMS.split())
 
 
+@functools.cache
 def imports(path):
+    """The modules that a file imports, and what it takes of them, as if these were modules too."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            yield from [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            yield from [alias.name for alias in node.names]
+            found += [alias.name for alias in node.names]
+    return found
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -91,13 +91,10 @@ def test_a_pattern_for_every_matrix_takes_no_time(adapter):
     ("settings", "match"),
     [
         ({"use_dora": True}, "use_dora is True; only False is understood"),
-        ({"bias": "all"}, "bias is 'all'; only 'none' is understood"),
-        ({"lora_bias": True}, "lora_bias is True; only False"),
         ({"target_parameters": ["experts"]}, r"target_parameters is \['experts'\]"),
         ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens is \[1\], and whether that changes a result"),
         ({"layer_replication": [[0, 2]]}, r"layer_replication is \[\[0, 2\]\]"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; only 'LORA'"),
-        ({"peft_type": None}, "no peft_type"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"r": 3}, "is no pair of lora_A and lora_B of rank 3"),
         ({"lora_alpha": "3"}, "lora_alpha is '3' and alpha_pattern {}; numbers above 0 are needed"),

@@ -182,10 +182,7 @@ def test_threads_get_what_one_gets(model):
             lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),
             "document 1: the id '1' is there twice",
         ),
-        (lambda m: m.index(["a"], kind="exac"), "unknown kind of index 'exac': did you mean exact"),
-        (lambda m: m.index(["a"]).search("a", k=0), "k=0: a whole number of at least 1"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
-        (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
         (
             lambda m: m.index("an owl sees at night. " * 99),
             r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",
