@@ -1,11 +1,10 @@
-"""The masked language model's head against the formula."""
+"""The masked language model's output layer; `pretrained_golden_test` has its numbers."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from support.modules import one_text_per_row, spread
-from support.numpy_layers import dense, gelu, norm, parameters
 
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
@@ -19,20 +18,6 @@ POSITIONS = RANDOM.integers(0, 10, (8, 3)).astype(np.int32)
 def build():
     """A model whose parameters are all far from 0 and 1."""
     return spread(MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0)))
-
-
-def test_logits_are_berts_at_masked_positions():
-    model = build()
-    encode = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))
-    hidden = np.asarray(encode(model.encoder, one_text_per_row(IDS)), np.float64)
-    p = parameters(model)
-    logits = model(one_text_per_row(IDS), jnp.asarray(POSITIONS), None)
-    assert logits.shape == (8, 3, 30) and logits.dtype == jnp.float32
-    for row in range(8):
-        for column, position in enumerate(POSITIONS[row]):
-            x = norm(gelu(dense(hidden[row, position], p["dense"])), p["norm"])
-            expected = p["encoder"]["token_embedding"]["embedding"] @ x + p["bias"]
-            np.testing.assert_allclose(logits[row, column], expected, rtol=0, atol=2e-5)
 
 
 def test_the_output_layer_is_the_token_embedding():
