@@ -35,14 +35,6 @@ def scores_of(form, vectors, queries):
     return queries.astype(np.float64) @ decoded.T.astype(np.float64)
 
 
-# T2 and T3 of the specification: worked by hand in float64.
-RANGES = np.array([[-0.5, -0.1], [0.5, 0.41]], np.float32)
-VECTORS = np.array([[0.1015, 0.001], [0.6, -0.2], [-0.6, 0.5]], np.float32)
-QUERY = np.array([[0.6, 0.8]], np.float32)
-BITS = np.array([[0.1, -0.2, 0, 0.3, -1, 2, 3, -4], [-0.1, 0.2, 0.5, -0.3, 1, 2, -3, 4]], np.float32)
-BIT_QUERY = np.array([[0.5, -0.1, 0.2, 0.4, -0.3, 0.1, 0.6, -0.2]], np.float32)
-
-
 def test_decoded_is_within_half_a_step():
     form, step = form_of("int8"), (X.max(axis=0) - X.min(axis=0)) / 255
     stored = form.encode(X)
