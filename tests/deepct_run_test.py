@@ -111,8 +111,3 @@ def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
             tiny.execute(run, "index")
     finally:
         path.write_bytes(content)
-
-
-def test_an_unfit_setting_is_refused_before_the_run(inputs, tmp_path):
-    with pytest.raises(UserError, match=r"config\.data\.negatives=2: a model that weighs words does not read it"):
-        preflight.check(make_run(inputs, tmp_path / "run", **{"data.negatives": 2}), STAGES)

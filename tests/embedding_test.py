@@ -189,22 +189,6 @@ def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("rank=few", r"--config\.train\.lora\.rank=few: a whole number is needed"),
-        ("rank=-1", r"config\.train\.lora\.rank=-1: a whole number of at least 0 is needed"),
-        ("alpha=32", r"config\.train\.lora\.alpha=32.0 is read with config.train.lora.rank alone, and that is 0"),
-    ],
-)
-def test_mistakes_of_adapters_are_one_sentence(folder, flag, message):
-    with pytest.raises(UserError, match=message) as refused:
-        config = start(folder, f"--config.train.lora.{flag}")
-        experiment.check(config)
-        preflight.check_settings(config, config.stages)
-    assert "\n" not in str(refused.value)
-
-
 def test_an_unknown_size_is_an_error():
     with pytest.raises(UserError, match="unknown size of a config 'lokal': did you mean local"):
         parsed(config="embedding:lokal")

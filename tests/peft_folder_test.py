@@ -65,12 +65,6 @@ def test_an_adapter_is_added_to_its_base(adapter, settings, scale):
     assert files == {"config.json", "model.safetensors", "adapter_config.json", "adapter_model.safetensors"}
 
 
-def test_a_module_may_have_a_scale_of_its_own(adapter):
-    wanted = query_of(adapter.with_name("base")) + 2 * (query_of(adapter) - query_of(adapter.with_name("base")))
-    changed(adapter, alpha_pattern={r"layer\.1\.attention\.self\.query": 6})
-    np.testing.assert_allclose(query_of(adapter), wanted, rtol=0, atol=1e-6)
-
-
 def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     head = np.full((3, 16), 2, np.float32)
     with_tensors(adapter, lambda tensors: tensors | {"base_model.model.classifier.weight": head})

@@ -92,8 +92,6 @@ def test_a_prompt_counts_in_the_length_and_stands_before_a_title(bases):
             r"has 14 tokens, and with 2 special ones no token is left of .*query_length=16: take",
         ),
         ({"prompt": "  "}, "the prompt '  ' is nothing to put before a text"),
-        ({"prompt_name": 3}, "unknown prompt '3'"),
-        ({"prompt": 3}, "the prompt 3 is nothing"),
     ],
 )
 def test_what_is_no_prompt(bases, given, message):
