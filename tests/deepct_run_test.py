@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ def make_run(inputs, folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(inputs, tmp_path_factory):
-    run = make_run(inputs, tmp_path_factory.mktemp("deepct") / "run")
+def trained(inputs, prepared, tmp_path_factory):
+    run = make_run(inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("deepct") / "run"))
     tiny.execute(run)
     return run
 

@@ -117,28 +117,6 @@ def test_langchain(address):
     assert len(many) == 1500 and near(many[-2:], "document")
 
 
-def test_llama_index(address):
-    tei = package("llama_index.embeddings.text_embeddings_inference").TextEmbeddingsInference
-    documents = tei(model_name="guide", base_url=address, auth_token=KEY)
-    queries = tei(model_name="guide", base_url=address, auth_token=KEY, endpoint="/embed?prompt_name=query")
-    assert near([documents.get_text_embedding("red")] * 2, "document")
-    assert near([queries.get_query_embedding("red")] * 2, "query")
-    like = package("llama_index.embeddings.openai_like").OpenAILikeEmbedding
-    queries = like(model_name="guide:query", api_base=f"{address}/v1", api_key=KEY)
-    assert near(queries.get_text_embedding_batch(TEXTS), "query")
-
-
-def test_haystack(address):
-    haystack = package("haystack.components.embedders")
-    secret, url = package("haystack.utils").Secret.from_token(KEY), f"{address}/v1"
-    queries = haystack.OpenAITextEmbedder(api_base_url=url, api_key=secret, model="guide:query")
-    assert near([queries.run("how to install")["embedding"]] * 2, "query")
-    documents = haystack.OpenAIDocumentEmbedder(api_base_url=url, api_key=secret, model="guide")
-    document = package("haystack").Document
-    embedded = documents.run([document(content=text) for text in TEXTS])["documents"]
-    assert near([each.embedding for each in embedded], "document")
-
-
 def test_cohere(address):
     cohere = package("cohere")
     documents = ["abc", "abcdefg"]  # logits -2 and 2

@@ -67,10 +67,11 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
 
 
 @pytest.fixture(scope="module")
-def mined(inputs, tmp_path_factory):
+def mined(inputs, prepared, tmp_path_factory):
     """The toy questions with BM25's negatives."""
     changes = {"stages": ("prepare", "sets", "index", "mine"), "split.ratio": 0.5, "split.validation": 0.25}
-    run = make_run("dpr_mined", inputs, tmp_path_factory.mktemp("mined") / "run", **changes | {"mine.last": 20})
+    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("mined") / "run")
+    run = make_run("dpr_mined", inputs, folder, **changes | {"mine.last": 20})
     execute(run)
     return run
 
