@@ -125,6 +125,9 @@ MISTAKES = {
     "Mine: no Parquet file in corpus; an evaluation set has": lambda files: files.pop(
         "corpus/train-00000-of-00001.parquet"
     ),
+    "Mine: no Parquet file in qrels nor default nor data": lambda files: files.pop(
+        "qrels/train-00000-of-00001.parquet"
+    ),
     "qrels.*: not one column 'query-id'; there are id": lambda files: files.update(
         {"qrels/train-00000-of-00001.parquet": {"id": [1]}}
     ),
@@ -133,6 +136,12 @@ MISTAKES = {
     ),
     "row 1: the query 'q9' is not in queries": lambda files: files.update(
         {"qrels/train-00000-of-00001.parquet": {"query-id": ["q9"], "corpus-id": ["d1"]}}
+    ),
+    "row 1: the query '' is not in queries": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": [""], "corpus-id": ["d1"]}}
+    ),
+    "no judgement in it": lambda files: files.update(
+        {"qrels/train-00000-of-00001.parquet": {"query-id": ["q3"], "corpus-id": ["d1"]}}
     ),
     "row 2: the _id 'd1' is empty, or is there twice": lambda files: files.update(
         {"corpus/train-00000-of-00001.parquet": {"_id": ["d1", "d1"], "text": ["a", "b"]}}

@@ -67,10 +67,12 @@ def read(path, settings=NONE):
 FLAT = [
     ({"anchor": "q", "positive": "a", "negative": "b"}, Example("q", texts("a"), texts("b"))),
     ({"query": "q", "answer": "a"}, Example("q", texts("a"))),
+    ({"question": "q", "passage": "a"}, Example("q", texts("a"))),
     ({"query": "q", "document": "a", "label": 1}, Example("q", texts("a"))),
     ({"query": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}, Example("q", texts("a"), texts("b", "c"))),
     ({"anchor": "q", "positive": "a", "negative": "b", "score": 1.5}, scored("q", "a", "b", (0.0, -1.5))),
     ({"sentence1": "q", "sentence2": "a", "score": 0.25}, scored("q", "a", "", (0.25,))),
+    ({"sentence1": "q", "sentence2": "a", "label": 1}, Example("q", texts("a"))),
     ({"sentence1": "q", "sentence2": "a", "label": 0}, Example("q", (), texts("a"))),
     ({"premise": "q", "hypothesis": "a", "label": 0}, Example("q", texts("a"))),
     ({"premise": "q", "hypothesis": "a", "label": 2}, Example("q", (), texts("a"))),
@@ -101,10 +103,12 @@ JUDGED = Example("q", texts("b", "c"), texts("a"))
     [
         ({"query": "q", "positives": ["a", "b"], "negatives": ["c"]}, LISTED),
         ({"query": "q", "pos": ["a", "b"], "neg": ["c"], "prompt": "is counted"}, LISTED),
+        ({"anchor": "q", "positive": ["a", "b"], "hard_negatives": ["c"]}, LISTED),
         (
             {"query": "q", "positive_passages": [{"docid": 7, "title": "T", "text": "a"}], "negative_passages": []},
             Example("q", (Candidate("7", "T", "a"),)),
         ),
+        ({"query": "q", "positive": "a", "document": "is counted"}, Example("q", texts("a"))),
         ({"query": "q", "positive": "a", "negatives": ["", " ", "d"]}, Example("q", texts("a"), texts("d"))),
         ({"query": "q", "positive": "a", "negative_1": "b", "negative_2": "c", "scores": [1, 2]}, MARGINS),
         ({"query": "q", "positive": "a", "negatives": ["b", "c"], "score": [1, 2]}, MARGINS),
@@ -122,6 +126,7 @@ JUDGED = Example("q", texts("b", "c"), texts("a"))
         ),
         ({"query": "q", "docs": ["b", "a", "c"], "scores": [1, 5, 2]}, scored("q", "a", "bc", (5.0, 1.0, 2.0))),
         ({"query": "q", "docs": ["a", "b", "c"], "labels": [0, 1, 2]}, JUDGED),
+        ({"query": "q", "docs": ["a", "b", "c"], "labels": [False, True, True]}, JUDGED),
         ({"query": "q", "docs": ["a", "b", "c"], "labels": "[false, true, true]"}, JUDGED),
         ({"query": "q", "documents": ["a", "b"], "labels": [0, 0]}, Example("q", (), texts("a", "b"))),
     ],
@@ -178,6 +183,7 @@ def test_what_is_left_out_is_counted_with_its_row(tmp_path):
             "query=title,positive=body,negative=other,score=margin",
             scored("q", "a", "b", (0.0, -2.0)),
         ),
+        ({"query": "q", "answer": "a", "score": 0.5}, "", Example("q", texts("a"))),
         ({"query": "q", "answer": "a", "score": 0.5}, "score=score", scored("q", "a", "", (0.5,))),
         (FLAT[6][0], "query=sentence1,positive=sentence2", Example("q", texts("a"))),
         (
@@ -333,13 +339,18 @@ NAMES = "name the fields, such as config.pairs.fields=query="
     [
         ([TRIPLE, {"positive": "a"}], rf"line 2: one of query, anchor, .* there are positive: {NAMES}"),
         ([TRIPLE, {"query": "q"}], "line 2: one of positive, positives, pos, positive_passages, answer, .* is needed"),
+        ([{"question": "q", "ctxs": []}], rf"line 1: one of positive, .* there are question, ctxs: {NAMES}"),
         ([{"query": "q", "anchor": "r", "pos": "a"}], "line 1: one of query, .* there are both 'query' and 'anchor'"),
+        ([{"query": "q", "pos": "a", "positive": "a"}], "there are both 'positive' and 'pos'"),
+        ([{"query": "q", "answer": "a", "passage": "a"}], "there are both 'answer' and 'passage'"),
         ([TRIPLE | {"positive": 3}], "line 1, positive 1: the field 'positive' is missing or not a string"),
         ([TRIPLE | {"negative": ["b", None]}], "line 1, negative 2: the field 'negative' is missing or not"),
+        ([TRIPLE | {"query": None}], "line 1: the field 'query' is missing or not a string"),
         ([TRIPLE | {"query": " "}], "line 1: the query is empty"),
         ([TRIPLE | {"score": "high"}], r"line 1: the score is 'high'; it must be a finite number"),
         ([LIST | {"scores": "[1, nan]"}], r"line 1: the scores 2 is 'nan'; it must be a finite number"),
         ([LIST | {"scores": [1, 2, 3]}], r"line 1: 3 numbers in scores, of 2 positives and 0 negatives: give each"),
+        ([LIST | {"scores": None}], r"line 1: the scores is 'None'"),
         ([{"query": "q", "docs": ["a"], "labels": [1, 0]}], r"line 1: 2 values in labels, of 1 documents"),
         ([{"query": "q", "docs": ["a"]}], r"line 1: docs without scores or labels, .* there are query, docs"),
         (
@@ -348,10 +359,12 @@ NAMES = "name the fields, such as config.pairs.fields=query="
         ),
         ([{"premise": "p", "hypothesis": "h", "label": 3}], r"line 1: the label is '3'; .* 0 \(entailment\), 1 \(neu"),
         ([{"sentence1": "p", "sentence2": "h", "label": 3.8}], r"the label is '3.8'; .* config.pairs.fields=score="),
+        ([{"text": "p", "label": None}], r"line 1: the field 'label' is missing"),
         (
             [TRIPLE, TRIPLE | {"score": 1}],
             r"line 2: its fields are .*score, and those of line 1 are query, positive, n",
         ),
+        ([TRIPLE, {"text": "a", "label": 1}], r"line 2: its fields are text, label, and those of line 1 are"),
         (
             [TRIPLE | {"negative_2": "c"}, TRIPLE],
             r"line 2: 1 negatives, and records before it have 2: give each as many, or a list",
@@ -371,10 +384,12 @@ def test_records_that_are_wrong(tmp_path, rows, message):
 @pytest.mark.parametrize(
     ("columns", "fields", "message"),
     [
+        ({"title": ["q"], "body": ["a"]}, "", r"a\.parquet: one of query, anchor, question is needed, .* title, body:"),
         ({"query": ["q"], "pos": ["a"]}, "negative=bad", r"no field 'bad', which config.* there are query, pos"),
         ({"query": ["q", None], "pos": ["a", "b"]}, "", r"row 2: the field 'query' is missing or not a string"),
         ({"query": ["q"], "pos": [b"\xff"]}, "", r"a\.parquet: a text is not UTF-8"),
         ({"query": ["q"], "pos": ["word " * 1000]}, "", r"row 1: longer than 64 MiB"),
+        ({"query": ["q"], "pos": ["a"], "neg": ["b"], "score": [float("nan")]}, "", r"row 1: the score is 'nan'"),
         ({"query": pyarrow.array([], "string"), "pos": pyarrow.array([], "string")}, "", r"parquet: no record in it"),
     ],
 )
@@ -399,6 +414,7 @@ def test_two_columns_of_one_name_and_half_a_file(tmp_path):
     [
         ("query,positive\nq\n", r"line 2: 1 fields, and the first line names 2: query, positive"),
         ('query,positive\nq,"a\n', r"line \d: .*; mend the row: close its quotation marks"),
+        ("query,positive,positive\nq,a,b\n", r"line 1: two columns are called 'positive'"),
         ("query,positive\n", r"a\.csv: no record in it"),
         ("title,body\nq,a\n", r"a\.csv, line 1: no format that is known"),
     ],

@@ -106,6 +106,7 @@ def test_pairs_with_a_score_are_trained_on_by_their_order(tmp_path):
             r"rows\.jsonl: pairs of texts with a score, none of which is a right answer, .* one of cosent, cos",
         ),
         (PAIRS, OF_COSINES | {"loop.validate_every": 2}, r"validate_every=2 looks for the right documents of queries"),
+        (PAIRS, OF_COSINES | {"data.negatives": 1}, r"compares two texts, and config.data.negatives=1: set that to 0"),
         (
             PAIRS,
             OF_COSINES | {"model.normalize": False},
