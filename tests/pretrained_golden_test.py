@@ -24,7 +24,7 @@ from retrieval.models.text import Text
 from retrieval.runtime.filler import FILLER
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-MODELS = ("bert", "bert_sharded", "bert_old_names", "roberta", "distilbert")
+MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
 
 
 def expected_of(name, kind):
@@ -58,7 +58,7 @@ def test_hidden_states_and_poolings_are_those_of_pytorch(name):
         np.testing.assert_allclose(mean(hidden, text), expected["mean"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_old_names", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "bert_old_names", "bert_bfloat16", "roberta", "distilbert"])
 def test_logits_of_masked_tokens_are_those_of_pytorch(name):
     expected = expected_of(name, "padded")
     ids = expected["ids"]

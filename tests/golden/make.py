@@ -53,6 +53,7 @@ def main():
     wide = {**SIZES, "num_hidden_layers": 3, "hidden_size": 24, "intermediate_size": 40}
     wide = transformers.BertConfig(**wide, max_position_embeddings=32, layer_norm_eps=1e-7, type_vocab_size=3)
     save("bert_sharded", transformers.BertModel(wide), max_shard_size="20KB")
+    save("bert_bfloat16", transformers.BertForMaskedLM(bert), dtype=torch.bfloat16)
     save("bert_old_names", transformers.BertForMaskedLM(bert), old_names=True)
     roberta = transformers.RobertaConfig(
         **SIZES, max_position_embeddings=22, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1
@@ -66,9 +67,9 @@ def main():
     byte_pairs()
 
 
-def save(name, model, padding=0, gradients=False, old_names=False, **settings):
-    """Writes the model, and what it makes of texts."""
-    model = randomised(model).eval()
+def save(name, model, padding=0, dtype=torch.float32, gradients=False, old_names=False, **settings):
+    """Writes the model, and what it makes of texts; computed in float32 on the weights as they are saved."""
+    model = randomised(model).to(dtype)
     folder = FOLDER / name
     if old_names:
         folder.mkdir(exist_ok=True)
@@ -77,6 +78,7 @@ def save(name, model, padding=0, gradients=False, old_names=False, **settings):
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
         model.save_pretrained(folder, **settings)
+    model = model.float().eval()
     expected = {}
     for kind, lengths in LENGTHS.items():
         expected |= {f"{kind}/{key}": value for key, value in texts(model, lengths, padding).items()}
