@@ -7,7 +7,6 @@ import seqio  # noqa: F401
 import tensorflow  # noqa: F401
 
 import retrieval.main  # noqa: F401
-import tests.support.small_pipelines  # noqa: F401
 from retrieval.pipeline.stage import STAGES
 
 len(STAGES)  # imports every stage, recipe and table
