@@ -1,13 +1,11 @@
 """Eight CPU devices, of which all modules but some see one, and what they share: a corpus, and real data."""
 
-import contextlib
 import functools
 import gc
 import gzip
 import os
 import pathlib
 import pickle
-import resource
 from importlib import metadata
 
 import pytest
@@ -88,17 +86,6 @@ def write(path, text):
     data = text if isinstance(text, bytes) else text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
-
-
-@contextlib.contextmanager
-def no_file_above(size):
-    """As on a full disk, no file gets larger."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def run_here(name, tasks, function, workers, total=None):

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -47,6 +48,26 @@ def test_the_scores_come_back(classes, sigmoid, tmp_path):
     again = scores(loaded(tmp_path), pairs())
     assert np.ptp(again) > 0.1
     np.testing.assert_allclose(again, scores(model, pairs()), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("config.json", {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}),
+        ("config.json", {}),
+        ("config_sentence_transformers.json", {"activation_fn": "torch.nn.modules.activation.LogSigmoid"}),
+    ],
+)
+def test_scores_are_what_the_library_makes_of_the_logit(name, given, tmp_path):
+    """By its `CrossEncoder.get_default_activation_fn`; its default for one label is the sigmoid."""
+    logits = scores(written(tmp_path, 1), pairs())
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sentence_transformers"]
+    for file, more in (("config.json", config), (name, {**(config if name == "config.json" else {}), **given})):
+        (tmp_path / file).write_text(json.dumps(more))
+    text = str(given)
+    made_of = jax.nn.log_sigmoid if "LogSigmoid" in text else (lambda x: x) if "Identity" in text else jax.nn.sigmoid
+    np.testing.assert_allclose(scores(loaded(tmp_path), pairs()), made_of(logits), atol=1e-5)
 
 
 @pytest.mark.parametrize(

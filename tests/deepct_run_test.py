@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -39,8 +38,8 @@ def make_run(inputs, folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(inputs, prepared, tmp_path_factory):
-    run = make_run(inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("deepct") / "run"))
+def trained(inputs, tmp_path_factory):
+    run = make_run(inputs, tmp_path_factory.mktemp("deepct") / "run")
     tiny.execute(run)
     return run
 
@@ -112,3 +111,8 @@ def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
             tiny.execute(run, "index")
     finally:
         path.write_bytes(content)
+
+
+def test_an_unfit_setting_is_refused_before_the_run(inputs, tmp_path):
+    with pytest.raises(UserError, match=r"config\.data\.negatives=2: a model that weighs words does not read it"):
+        preflight.check(make_run(inputs, tmp_path / "run", **{"data.negatives": 2}), STAGES)

@@ -5,12 +5,13 @@ import errno
 import itertools
 import json
 import os
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, no_file_above, write
+from conftest import REPOSITORY, write
 from support import tiny
 
 from retrieval import files
@@ -32,6 +33,29 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
         temporary.write_text("new, but hal")
         raise KeyboardInterrupt
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@contextlib.contextmanager
+def no_file_above(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def save_array(path):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import threading
@@ -17,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import no_file_above
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import toy_store
@@ -273,6 +273,17 @@ def test_the_parameters_of_a_damaged_checkpoint_are_not_read(tmp_path):
     flip(largest(tmp_path / "5" / "state"))
     with pytest.raises(UserError, match=r"5/state/.*: damaged, its SHA-256 is not that of what was written"):
         Checkpointer(tmp_path).restore(state)
+
+
+@contextlib.contextmanager
+def no_file_above(size):
+    """As on a full disk, no file gets larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_spoils_no_checkpoint(tmp_path, monkeypatch):
