@@ -28,18 +28,29 @@ def read(folder, config):
 # What is set in config.json, and what the message says.
 CONFIGS = {
     "an unknown model": ("qwen3", dict(model_type="eurobert"), "model_type is 'eurobert'"),
+    "a decoder of ModernBERT": ("modernbert", dict(model_type="modernbert-decoder"), "model_type is 'modernbert-dec"),
     "scaling that is not built": (
         "qwen3",
         dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768)),
         "rope_type is 'yarn'",
     ),
+    "in version 5": ("gte", dict(rope_parameters=dict(rope_type="longrope")), "rope_type is 'longrope'"),
     "two spellings of scaling": (
         "qwen3",
         dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters=dict(rope_type="linear", factor=4.0)),
         "rope_scaling and rope_parameters say linear:4 and linear:2",
     ),
+    "two spellings of Gemma's": (
+        "gemma3",
+        dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters={
+            kind: dict(rope_type="default", rope_theta=base)
+            for kind, base in (("full_attention", 1e6), ("sliding_attention", 1e4))
+        }),
+        "and rope_parameters say",
+    ),
     "two thetas": ("llama", dict(rope_theta=7.0, rope_parameters=dict(rope_theta=8.0)), "say 8.0 and 7.0"),
     "RoBERTa's without its name": ("mpnet", dict(model_type=None, architectures=None), "model_type is None"),
+    "a class of nobody": ("mpnet", dict(model_type=None, architectures=["XModel"]), "model_type is None"),
     "a number of llama3's that is missing": (
         "llama3",
         dict(rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)),
@@ -58,10 +69,15 @@ CONFIGS = {
         dict(layer_types=["full_attention"] * 2 + ["sliding_attention"] * 5),
         "layer_types is not",
     ),
+    "too few kinds of layers": ("modernbert", dict(layer_types=["full_attention"] * 6), "layer_types is not of 7"),
     "heads that share no keys": ("qwen3", dict(num_key_value_heads=3), "num_key_value_heads is 3"),
     "heads that do not divide": ("modernbert", dict(num_attention_heads=5), "num_attention_heads is 5"),
+    "an odd head": ("qwen3", dict(head_dim=7), "head_dim is 7"),
     "more layers than tensors": ("qwen3", dict(num_hidden_layers=8), "num_hidden_layers is 8"),
+    "fewer layers": ("t5", dict(num_layers=6), "num_layers is 6"),
     "another vocabulary": ("qwen3", dict(vocab_size=V + 1), f"vocab_size is {V + 1}"),
+    "another hidden size": ("llama", dict(hidden_size=H + 4, head_dim=8), f"hidden_size is {H + 4}"),
+    "another MLP": ("gemma3", dict(intermediate_size=39), "intermediate_size is 39"),
 }  # fmt: skip
 
 
@@ -124,7 +140,9 @@ def infinite(x):
 TENSORS = [
     ("modernbert", missing("layers.2.attn.Wqkv.weight"), "layers.2.attn.Wqkv.weight is missing"),
     ("qwen3", missing("embed_tokens.weight"), "embed_tokens.weight is missing"),
+    ("qwen2", missing("layers.0.self_attn.q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
     ("qwen3", tensor("layers.0.self_attn.q_proj.bias", lambda _: np.ones(32)), "q_proj.bias [32] is left over"),
+    ("modernbert", tensor("layers.0.attn_norm.weight", lambda _: np.ones(H)), "attn_norm.weight [48] is left over"),
     (
         "qwen3",
         tensor("layers.6.self_attn.o_proj.weight", lambda x: x[:, :-8]),
@@ -134,6 +152,11 @@ TENSORS = [
         "modernbert",
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]),
         "layers.1.mlp.Wi.weight [79, 48] does not fall into equal parts",
+    ),
+    (
+        "modernbert",
+        tensor("layers.1.mlp.Wi.weight", lambda x: x[:-2]),
+        "a part of layers.1.mlp.Wi.weight is [39, 48], [40, 48] is needed",
     ),
     ("gte", two_types, "type_vocab_size is 1, and in model.safetensors"),
     (

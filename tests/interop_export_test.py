@@ -1,11 +1,22 @@
-"""Exported towers in the libraries that load them: the same embeddings and the same ranking as here."""
+"""Exported towers in the libraries that load them: the same embeddings and the same ranking as here.
+
+Skipped where these are not installed; nothing is fetched.
+"""
+
+import json
+import os
 
 import numpy as np
 import pytest
 from support import exported
-from support.packages import package
 
-torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
+)
 
 # What a tower can have, each at least once.
 MODELS = {
@@ -86,3 +97,50 @@ def test_queries_and_documents_are_cut_to_own_lengths(run):
     assert_same(np.stack([model.encode_query(text, **unit) for text in texts[-3:]]), queries[-3:])
     cut = [model.preprocess(texts, task=task)["input_ids"].shape[1] for task in ("query", "document")]
     assert cut == list(lengths)
+
+
+def test_transformers_gives_the_same_hidden_states(run, ours):
+    path = run.folder / "export" / ("" if run.config.model.tied else "document")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    model, report = transformers.AutoModel.from_pretrained(path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    for text, embedding in zip(as_pairs(exported.DOCUMENTS, run.config.data.document_prefix), ours[1]):
+        # As a list: given by itself, a second text that is empty is taken for none.
+        batch = tokenizer([text], truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            hidden = model(**batch).last_hidden_state[0]
+        assert_same(project(path, pool(hidden.numpy(), run.config.model), run.config.model), embedding)
+
+
+def pool(hidden, model):
+    """By hand."""
+    hidden, places = hidden[model.pool_from[1] :], np.arange(len(hidden))[model.pool_from[1] :, None] + 1.0
+    return {
+        "cls": hidden[0],
+        "last": hidden[-1],
+        "mean": hidden.mean(axis=0),
+        "max": hidden.max(axis=0),
+        "weighted_mean": (hidden * places).sum(axis=0) / places.sum(),
+    }[model.pooling]
+
+
+def project(path, x, model):
+    """What the modules behind the pooling do, by hand, and what we do with a truncated embedding."""
+    from safetensors.numpy import load_file
+
+    for module in json.loads((path / "modules.json").read_text())[2:]:
+        folder, kind = path / module["path"], module["type"].rpartition(".")[2]
+        tensors = {} if kind == "Normalize" else load_file(folder / "model.safetensors")
+        if kind == "Dense":
+            x = tensors["linear.weight"] @ x + tensors.get("linear.bias", 0)
+            x = (
+                np.tanh(x)
+                if json.loads((folder / "config.json").read_text())["activation_function"][-4:] == "Tanh"
+                else x
+            )
+        elif kind == "LayerNorm":
+            x = (x - x.mean()) / np.sqrt(x.var() + 1e-5) * tensors["norm.weight"] + tensors["norm.bias"]
+        else:
+            x = x / np.linalg.norm(x)
+    x = x[: model.truncate_dim or None]
+    return x / np.linalg.norm(x) if model.normalize else x

@@ -65,6 +65,12 @@ def test_an_adapter_is_added_to_its_base(adapter, settings, scale):
     assert files == {"config.json", "model.safetensors", "adapter_config.json", "adapter_model.safetensors"}
 
 
+def test_a_module_may_have_a_scale_of_its_own(adapter):
+    wanted = query_of(adapter.with_name("base")) + 2 * (query_of(adapter) - query_of(adapter.with_name("base")))
+    changed(adapter, alpha_pattern={r"layer\.1\.attention\.self\.query": 6})
+    np.testing.assert_allclose(query_of(adapter), wanted, rtol=0, atol=1e-6)
+
+
 def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     head = np.full((3, 16), 2, np.float32)
     with_tensors(adapter, lambda tensors: tensors | {"base_model.model.classifier.weight": head})
@@ -72,6 +78,41 @@ def test_a_saved_head_takes_the_place_of_the_bases(adapter):
         EncoderFolder.open(adapter)
     assert EncoderFolder.open(changed(adapter, modules_to_save=["classifier"])).classes == 3
     np.testing.assert_array_equal(EncoderFolder.open(adapter)._tensors["classifier.weight"], head)
+
+
+TABLE = "embeddings.word_embeddings"
+
+
+def table_of(folder):
+    return EncoderFolder.open(folder)._tensors[f"{TABLE}.weight"]
+
+
+def test_tables_of_tokens_are_merged_as_peft_does(adapter):
+    """A whole table with two more tokens, rows of some tokens, and a product of matrices."""
+    base = table_of(adapter.with_name("base"))
+    original = load_file(adapter / "adapter_model.safetensors")
+    random = np.random.default_rng(1)
+
+    def of(tensors, **settings):
+        changed(with_tensors(adapter, lambda _: original | tensors), **settings)
+        return table_of(adapter)
+
+    longer = random.normal(size=(len(base) + 2, 16)).astype(np.float32)
+    np.testing.assert_array_equal(of({f"base_model.model.{TABLE}.weight": longer}), longer)
+    assert EncoderFolder.open(adapter).sizes["vocab_size"] == len(base) + 2
+    rows, wanted = random.normal(size=(2, 16)).astype(np.float32), np.array(base)
+    wanted[[5, 3]] = rows
+    for indices in ([5, 3], {"word_embeddings": [5, 3]}):
+        name = f"base_model.model.{TABLE}.token_adapter.trainable_tokens_delta"
+        np.testing.assert_array_equal(of({name: rows}, trainable_token_indices=indices), wanted)
+    with pytest.raises(UserError, match="trainable_token_indices of 1 tokens"):
+        of({name: rows}, trainable_token_indices=[5])
+    a, b = random.normal(size=(2, len(base))).astype(np.float32), random.normal(size=(16, 2)).astype(np.float32)
+    product = {f"base_model.model.{TABLE}.lora_embedding_{side}": x for side, x in (("A", a), ("B", b))}
+    np.testing.assert_allclose(of(product), base + 1.5 * (b @ a).T, atol=1e-5)
+    with pytest.raises(UserError, match="merge it into its base first"):
+        with_tensors(adapter, lambda _: original | {name: rows})
+        peft_folder.read(adapter).parts([])
 
 
 def test_a_pattern_for_every_matrix_takes_no_time(adapter):
@@ -85,10 +126,13 @@ def test_a_pattern_for_every_matrix_takes_no_time(adapter):
     ("settings", "match"),
     [
         ({"use_dora": True}, "use_dora is True; only False is understood"),
+        ({"bias": "all"}, "bias is 'all'; only 'none' is understood"),
+        ({"lora_bias": True}, "lora_bias is True; only False"),
         ({"target_parameters": ["experts"]}, r"target_parameters is \['experts'\]"),
         ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens is \[1\], and whether that changes a result"),
         ({"layer_replication": [[0, 2]]}, r"layer_replication is \[\[0, 2\]\]"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; only 'LORA'"),
+        ({"peft_type": None}, "no peft_type"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"r": 3}, "is no pair of lora_A and lora_B of rank 3"),
         ({"lora_alpha": "3"}, "lora_alpha is '3' and alpha_pattern {}; numbers above 0 are needed"),
@@ -107,7 +151,10 @@ def renamed(old, new):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (renamed("layer.1", "layer.7"), r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and"),
+        (
+            renamed("layer.1", "layer.7"),
+            r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and",
+        ),
         (
             lambda tensors: {name: x[:, :8] if "_A" in name else x for name, x in tensors.items()},
             r"is of \[16, 8\], and",
