@@ -33,7 +33,7 @@ from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
     "model.dropout": 0.1,
-    "train.steps": 16,
+    "train.steps": 24,
     "train.batch_size": 8,
     "loop.checkpoint_every": 4,
     "loop.validate_every": 8,
@@ -91,16 +91,8 @@ def saved(step):
 
 # What a run has finished or saved before it is killed, and the most seconds until then.
 MOMENTS = {
-    "pre-training": [
-        ((), 6.0),
-        (saved(4), 1.0),
-        (["stages/train.json"], 1.0),
-        (["stages/evaluate.json"], 0.3),
-    ],
-    "fine-tuning": [
-        (["stages/pairs.json"], 2.0),
-        (saved(8), 1.0),
-    ],
+    "pre-training": [((), 6.0), (saved(4), 1.0), (["stages/train.json"], 1.0), (["stages/evaluate.json"], 0.3)],
+    "fine-tuning": [(["stages/pairs.json"], 2.0), (saved(20), 1.0)],
 }
 FIXTURES = {"pre-training": ("command", "whole"), "fine-tuning": ("tuning_command", "tuned")}
 
