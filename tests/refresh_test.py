@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import children
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, read_shards, versions_of
-from support.tiny import complete, execute
+from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
@@ -45,7 +45,10 @@ def refreshed(folder, inputs, mined, **changes):
 @pytest.fixture(scope="module")
 def whole(inputs, mined, tmp_path_factory):
     """A run with two refreshes that nothing happened to."""
-    return complete(refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined))
+    run = refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
 
 
 def test_bm25s_negatives_are_its_best_without_the_positives(mined):
