@@ -1,12 +1,9 @@
 """Late interaction from labelled pairs to a report, on the toy corpus."""
 
-import dataclasses
 import json
-import shutil
 
 import numpy as np
 import pytest
-from support.run_results import state
 from support.tiny import execute, make_run
 from support.vector_models import check_loaded, check_served, same
 
@@ -18,8 +15,6 @@ from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import tokens
 from retrieval.methods.late_interaction.trained import LATE_MODELS
 from retrieval.pipeline import preflight, records
-from retrieval.runtime import artefacts
-from retrieval.stages import indexes
 
 
 @pytest.fixture(scope="module")
@@ -94,22 +89,6 @@ def test_encoding_goes_on_after_a_kill(trained):
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
 
 
-def test_training_goes_on_to_the_same_bits(trained, tmp_path):
-    """From the checkpoint before the last, as after a kill."""
-    folder = tmp_path / "run"
-    shutil.copytree(trained.folder, folder, ignore=shutil.ignore_patterns("tokens", "late"))
-    run = dataclasses.replace(trained, folder=folder)
-    newest = max(artefacts.checkpoints(folder).iterdir(), key=lambda path: int(path.name))
-    assert newest.name == "4"
-    shutil.rmtree(newest)
-    (folder / "stages" / "train.json").unlink()
-    execute(run, "train")
-    before, after = state(trained.folder), state(folder)
-    assert len(before) == len(after)
-    for a, b in zip(before, after):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_it_is_exported_and_read_back(trained):
     execute(trained, "export")
     folder = trained.folder / "export"
@@ -155,20 +134,3 @@ def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     assert told["bytes a passage"] == pytest.approx(6 * sizes.mean() + 4 * 20 * 8 * 8, abs=0.2)
     assert 0 < told["recall of the exact 10"] <= 1
     assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()
-
-
-def test_muvera_is_rescored_by_scann(trained, inputs, tmp_path, monkeypatch):
-    """`index.rescore` scores the results of ScaNN again by whole vectors: the lists are those of exact search."""
-    pytest.importorskip("scann")
-    made = []
-    rescored = indexes.Rescored
-    monkeypatch.setattr(indexes, "Rescored", lambda *given: made.append(given[2]) or rescored(*given))
-    lists = {}
-    for index, more in (("exact", {}), ("scann", {"index.rescore": 2})):
-        changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim"), "late.depth": 10, **more}
-        changes |= {"late.fde": ("4x2x8",), "late.fde_index": index, "late.systems": ()}
-        run = make_run("colbert", inputs, tmp_path / index, **changes)
-        execute(run)
-        (path,) = (run.folder / "late" / "runs" / "reqa").glob("*.trec")
-        lists[index] = [line.split()[:3] for line in path.read_text().splitlines()]
-    assert lists["scann"] == lists["exact"] and made == [2]
