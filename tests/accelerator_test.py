@@ -12,7 +12,7 @@ from support import packed_data
 from support.packed_data import TOY, given_of, performed
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import curves, data, devices, encoding, outcomes, pack, restart, search, served, step, work
+from benchmarks.accelerator import data, devices, encoding, outcomes, pack, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
 from retrieval.errors import UserError
@@ -77,16 +77,6 @@ def test_pairs_are_those_of_the_tasks(packed):
     assert np.array_equal(one, again)
 
 
-@pytest.mark.long
-def test_curves_of_all_arms_have_their_points(packed, tmp_path):
-    found = performed(curves, packed, tmp_path)
-    assert found["failures"] == {} and found["last"] == TOY["steps"]
-    assert [point["step"] for point in found["runs"]["bow-s0"]["points"]] == [2, 4, 6, 8]
-    assert all("R@10" in run["tuned"] and run["status"] == "done" for run in found["runs"].values())
-    again = performed(curves, packed, tmp_path, skip=[f"{name}-s1" for name in TOY["arms"]])  # the next seed is next
-    assert again["runs"] == found["runs"]
-
-
 @pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(step.STEPS), marks=pytest.mark.long)])
 def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
     monkeypatch.setattr(step, "Process", InThisProcess)
@@ -132,29 +122,6 @@ def test_works_find_numbers(packed, tmp_path, module):
         assert len(found["runs"]) == 4
     if module is served:
         assert all(run["p50, ms"] <= run["p99, ms"] for run in found["runs"].values())
-
-
-@pytest.mark.long
-def test_a_run_that_goes_on_ends_with_the_same_bits(packed, tmp_path, capsys, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def ended(name):
-        restart.train(packed, tmp_path / name, True)
-        return capsys.readouterr().out.splitlines()[-1]
-
-    whole, said = ended("whole"), print
-
-    def killing(line, **options):
-        if line == f"step {restart._KILLED_AT}":
-            raise Killed
-        said(line, **options)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(restart, "print", killing, raising=False)
-        ended("killed")
-    again = ended("killed")
-    assert whole == again and whole.startswith("sum ")
 
 
 def test_one_device_alone_shares_nothing(packed, tmp_path):

@@ -12,14 +12,7 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row, spread
 from support.numpy_layers import attend, dense, layers, mlp, norm, parameters
 
-from retrieval.methods.seed_encoder.model import (
-    Autoencoder,
-    Bottleneck,
-    Decoder,
-    DecoderConfig,
-    following,
-    unmasked,
-)
+from retrieval.methods.seed_encoder.model import Autoencoder, Bottleneck, Decoder, DecoderConfig, following, unmasked
 from retrieval.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
@@ -47,10 +40,7 @@ def decode_by_numpy(p, tokens, cls, decoder):
     return norm(x, p["norm"]) if decoder.wiring == "cross" else x
 
 
-@pytest.mark.parametrize(
-    ("wiring", "reach", "span"),
-    [("cross", "decoder", 2), ("prefix", "layer", 2)],
-)
+@pytest.mark.parametrize(("wiring", "reach", "span"), [("cross", "decoder", 2), ("prefix", "layer", 2)])
 def test_hidden_states_are_those_of_numpy(wiring, reach, span):
     settings = DecoderConfig(layers=2, span=span, wiring=wiring, reach=reach)
     decoder = spread(Decoder(CONFIG, settings, nnx.Rngs(0)))

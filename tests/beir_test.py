@@ -141,13 +141,10 @@ def test_failed_write_leaves_the_old_folder(folder):
 
 BAD = {
     "bad JSON": ("corpus.jsonl", b'{"_id": "1", "text": ""}\n{"_id": ', ["corpus.jsonl, line 2", "not valid JSON"]),
-    "no _id": ("corpus.jsonl", b'{"name": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing; rename"]),
     "a line break in an _id": ("queries.jsonl", b'{"_id": "a\\nb", "text": ""}\n', ["line 1", "a line break"]),
     "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
-    "an empty query id": ("qrels/test.tsv", b"\td1\t1\n", ["test.tsv, line 1", "query ''", "queries.jsonl"]),
     "a second header": ("qrels/test.tsv", 2 * QRELS.encode(), ["test.tsv, line 5", "a second header"]),
-    "another order": ("qrels/test.tsv", b"corpus-id\tquery-id\tscore\n", ["line 1", "in this order"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
     "answers of no query": ("answers.jsonl", b'{"_id": "q9", "answers": ["a"]}\n', ["answers.jsonl: the query 'q9'"]),
     "both": ("answers.jsonl", ANSWERS.encode(), ["answers.jsonl, line 2: patterns and answers in one file"]),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from conftest import REPOSITORY
+from support import toy_corpus
 from support.tiny import execute
 
 from configs import bm25
@@ -15,16 +16,11 @@ from retrieval.search.bm25 import Bm25Index
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A BEIR folder: accents are in its texts alone."""
-    folder = tmp_path_factory.mktemp("sets") / "accents"
-    (folder / "qrels").mkdir(parents=True)
     texts = ["la forêt brûlée", "le café fermé", "les cafés ouverts", "the fox", "une île " * 20]
-    lines = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    passages = {f"d{i}": text for i, text in enumerate(texts)}
     queries = {"q0": "foret brulee", "q1": "cafe ferme", "q2": "the ile"}
-    lines = [json.dumps({"_id": id, "text": text}) for id, text in queries.items()]
-    (folder / "queries.jsonl").write_text("\n".join(lines))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td1\t1\nq2\td4\t1\n")
-    return folder
+    answers = {"q0": "d0", "q1": "d1", "q2": "d4"}
+    return toy_corpus.write_set(tmp_path_factory.mktemp("sets") / "accents", passages, queries, answers)
 
 
 def make_run(place, folder, **changes):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from support.refreshed_runs import assert_same, cut_off, versions_of
-from support.tiny import CHEAP, execute, make_run
+from support.tiny import CHEAP, complete, execute, make_run
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
@@ -43,12 +43,10 @@ RERANKER |= {"model.encoder": "transformer", "train.log_q": True}
 
 
 @pytest.fixture(scope="module")
-def corpus(inputs, tmp_path_factory):
-    """A run with a vocabulary, and a file of 30 paragraphs with three questions each."""
-    folder, random = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
-    run = make_run("ict", inputs, folder / "corpus", stages=("prepare",))
-    execute(run, "prepare")
-    with (folder / "pairs.jsonl").open("w") as file:
+def source(prepared, tmp_path_factory):
+    """The fields of a base with a vocabulary, and of a file of 30 paragraphs with three questions each."""
+    path, random = tmp_path_factory.mktemp("source") / "pairs.jsonl", np.random.default_rng(0)
+    with path.open("w") as file:
         for paragraph in range(30):
             text = " ".join(random.choice(WORDS[paragraph % 4 * 3 :][:4], 12))
             for question in range(3):
@@ -56,21 +54,17 @@ def corpus(inputs, tmp_path_factory):
                 negative = {"title": "no", "text": " ".join(random.choice(WORDS, 8))}
                 query = f"{text.split()[question]} {paragraph} {question}?"
                 file.write(json.dumps({"query": query, "positives": [positive], "negatives": [negative]}) + "\n")
-    return run
+    return {"base": str(prepared), "pairs.files": str(path)}
 
 
-def clustered(corpus, inputs, folder, /, **changes):
-    source = {"base": str(corpus.folder), "pairs.files": str(corpus.folder.parent / "pairs.jsonl")}
+def clustered(source, inputs, folder, /, **changes):
     return make_run("dpr", inputs, folder, **CHANGES | source | {"sets.reqa": ""} | changes)
 
 
 @pytest.fixture(scope="module")
-def whole(corpus, inputs, tmp_path_factory):
+def whole(source, inputs, tmp_path_factory):
     """A run with two clusterings that nothing happened to."""
-    run = clustered(corpus, inputs, tmp_path_factory.mktemp("whole") / "run")
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(clustered(source, inputs, tmp_path_factory.mktemp("whole") / "run"))
 
 
 def arrays(run, version):
@@ -109,9 +103,9 @@ def test_clusters_are_of_the_model_at_their_step(whole):
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
 
 
-def test_a_run_cut_off_in_clustering_ends_equal(whole, corpus, inputs, tmp_path, monkeypatch):
+def test_a_run_cut_off_in_clustering_ends_equal(whole, source, inputs, tmp_path, monkeypatch):
     """In the middle of the second, when batches are of the first."""
-    run = clustered(corpus, inputs, tmp_path / "run")
+    run = clustered(source, inputs, tmp_path / "run")
     cut_off(monkeypatch, run, kmeans, "cluster", 2)
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     execute(run)
@@ -126,7 +120,7 @@ def test_clusters_of_other_pairs_are_refused(whole, tmp_path):
         batches.turn_to(1)
 
 
-def test_what_does_not_go_with_clusters_is_refused(corpus, inputs, tmp_path):
-    run = clustered(corpus, inputs, tmp_path / "run", **{"data.pack.query": 0.5, "data.pack.document": 0.5})
+def test_what_does_not_go_with_clusters_is_refused(source, inputs, tmp_path):
+    run = clustered(source, inputs, tmp_path / "run", **{"data.pack.query": 0.5, "data.pack.document": 0.5})
     with pytest.raises(UserError, match=r"pack\.query=0\.5: a packed lane keeps texts"):
         preflight.check(run, run.config.stages)

@@ -7,10 +7,10 @@ from conftest import REPOSITORY
 from support import embedder_folders
 from support.command_flags import forget_flags
 from support.exported import work_directory
+from support.tiny import complete
 
 from retrieval import cli, files
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -76,10 +76,7 @@ def test_one_command_from_mining_to_the_report(student, teacher, tmp_path):
     config = config_of(student, teacher, *(f"--config.{name}={value}" for name, value in values.items()))
     assert config.train.loss == "kl_divergence" and config.train.teacher_temperature == 0.01
     run = Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
+    complete(run)
     systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
     assert {"start", "dense"} <= systems
     scored = (run.folder / "teacher" / "scores.jsonl").read_text().splitlines()

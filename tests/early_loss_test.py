@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -147,31 +148,27 @@ READER = {
 
 
 @pytest.fixture(scope="module")
-def towers(tmp_path_factory):
-    inputs = toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))  # a folder of its own: more is written there
-    run = make_run(
-        "ict", inputs, tmp_path_factory.mktemp("towers") / "run", **TOWERS, **{"sets.squad": str(inputs / "squad.json")}
-    )
+def towers(inputs, prepared, tmp_path_factory):
+    """Towers, and a file of questions."""
+    place = tmp_path_factory.mktemp("towers")
+    folder = shutil.copytree(prepared, place / "run")
+    run = make_run("ict", inputs, folder, **TOWERS, **{"sets.squad": str(inputs / "squad.json")})
     execute(run)
     questions = [
         {"question": f"{asks} {toy_corpus.title(i)}?", "answer": [toy_corpus.title(i)]}
         for i in range(12)
         for asks in ("Which animal eats grass,", "Who is a", "What does nobody know of the", "Does it live, the")
     ]
-    (inputs / "train.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    return inputs, run
-
-
-def reader(towers, folder, **changes):
-    """A reader of names, each of which one of the 12 passages has."""
-    inputs, base = towers
-    source = {"base": str(base.folder), "spans.questions": str(inputs / "train.jsonl"), "spans.set": "squad"}
-    return make_run("reader", inputs, folder, **READER | source | changes)
+    (place / "train.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    return place / "train.jsonl", run
 
 
 @pytest.fixture(scope="module")
-def trained(towers, tmp_path_factory):
-    run = reader(towers, tmp_path_factory.mktemp("reader") / "run")
+def trained(towers, inputs, tmp_path_factory):
+    """A reader of names, each of which one of the 12 passages has."""
+    questions, base = towers
+    source = {"base": str(base.folder), "spans.questions": str(questions), "spans.set": "squad"}
+    run = make_run("reader", inputs, tmp_path_factory.mktemp("reader") / "run", **READER | source)
     preflight.check(run, run.config.stages)
     execute(run)
     return run
@@ -185,16 +182,19 @@ def candidates_of(run):
 
 def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towers):
     embeddings_NE, passages = candidates_of(trained)
-    vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions([towers[0] / "train.jsonl"])
+    vocabulary, (queries, known) = trained.load_vocabulary(), qa.read_questions([towers[0]])
     batch = jax.device_get(next(examples.make_batches(trained, vocabulary, make_mesh(trained.config))))
     config = recipe.towers_of(trained).config
     asked = {
         tuple(vocabulary.single(vocabulary.encode(text), config.data.query_length)): id for id, text in queries.items()
     }
     shard = np.load(trained.folder / "spans" / task.CANDIDATES)
-    for question, rows, holds, found in zip(*(batch[n] for n in ("question", "candidates", "holds", "embedding"))):
-        id = asked[tuple(question[question >= 0].tolist())]
-        (query_E,) = recipe.embedded(open_before(trained), config, trained.config, vocabulary, [queries[id]])
+    ids = [asked[tuple(question[question >= 0].tolist())] for question in batch["question"]]
+    texts = [queries[id] for id in ids]
+    query_BE = recipe.embedded(open_before(trained), config, trained.config, vocabulary, texts)
+    for id, query_E, rows, holds, found in zip(
+        ids, query_BE, *(batch[n] for n in ("candidates", "holds", "embedding"))
+    ):
         best = np.argsort(-embeddings_NE @ query_E, kind="stable")[:EARLY]
         np.testing.assert_array_equal(found, embeddings_NE[best])
         np.testing.assert_array_equal(found, shard[rows])

@@ -179,10 +179,7 @@ def test_a_folder_without_modules_is_pooled_by_its_kind(folder, family, tmp_path
         (["--config.train.init_from=no/model"], "no/model: no such folder; a model of .* is written hf:"),
         (["--config.train.init_from={empty}"], "empty: no model there: neither a modules.json nor"),
         (["--config.train.init_from={folder},{folder}"], "no such folder"),
-        (
-            ["--config.train.init_from={folder}", "--config.train.heat=1"],
-            "unknown field 'config.train.heat'",
-        ),
+        (["--config.train.init_from={folder}", "--config.train.heat=1"], "unknown field 'config.train.heat'"),
     ],
 )
 def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):

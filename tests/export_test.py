@@ -57,13 +57,6 @@ def modules(folder):
     return [(module["path"], module["type"].rpartition(".")[2]) for module in read(folder / "modules.json")]
 
 
-def changeable(folder, path):
-    """A copy whose files may be others than the stage wrote."""
-    copy = shutil.copytree(folder, path)
-    (copy / model_folder.SUMS).unlink()
-    return copy
-
-
 def towers_of(run):
     return trained_run.load_towers(run, len(exported.VOCABULARY))
 

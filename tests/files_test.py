@@ -92,14 +92,6 @@ def test_a_full_disk_without_a_path_is_named_with_the_folder(tmp_path, monkeypat
         assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(place))
 
 
-def test_what_a_kill_leaves_behind_is_removed(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / ".tmp-123-x.npy").touch()
-    (tmp_path / "sub" / "x.npy").touch()
-    files.remove_temporaries(tmp_path)
-    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["x.npy"]
-
-
 def test_json_errors_name_the_file_and_the_place(tmp_path):
     path = tmp_path / "a.json"
     with pytest.raises(UserError, match=r"a\.json: no such file"):

@@ -170,10 +170,7 @@ def test_a_family_has_the_same_hidden_states_by_a_kernel(monkeypatch, family):
     assert set(seen) == expected.get(family, set())  # no kernel knows the bias of the others
 
 
-@pytest.mark.parametrize(
-    ("platform", "kind", "name"),
-    [("tpu", "TPU v4", ""), ("tpu", "TPU v5 lite", "splash")],
-)
+@pytest.mark.parametrize(("platform", "kind", "name"), [("tpu", "TPU v4", ""), ("tpu", "TPU v5 lite", "splash")])
 def test_tpus_have_a_kernel_from_v5e_on(platform, kind, name):
     device = types.SimpleNamespace(platform=platform, device_kind=kind)
     assert getattr(fused_attention._kernel_of(device, 64), "__name__", "") == name

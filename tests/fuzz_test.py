@@ -202,8 +202,7 @@ def use_examples(path, form):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "encode", "form"),
-    [("x.json", DPR, as_json, "dpr"), ("x.jsonl", PAIRS, as_lines, "jsonl")],
+    ("name", "value", "encode", "form"), [("x.json", DPR, as_json, "dpr"), ("x.jsonl", PAIRS, as_lines, "jsonl")]
 )
 def test_labelled_examples(rounds, tmp_path, name, value, encode, form):
     path = tmp_path / name

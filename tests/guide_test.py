@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import embedder_folders
-from support.tiny import CHEAP, execute
+from support.tiny import CHEAP, complete, execute
 
 from retrieval import files
 from retrieval.api.loading import load
@@ -55,10 +55,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(root, tmp_path_factory):
-    run = of(root, tmp_path_factory.mktemp("trained") / "run", root / "embedder")
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(of(root, tmp_path_factory.mktemp("trained") / "run", root / "embedder"))
 
 
 def texts(ids):
@@ -145,8 +142,7 @@ def test_what_has_no_embeddings_of_the_guide_is_refused(root, tmp_path, trained)
 
 def test_a_run_can_be_a_guide(root, tmp_path, trained):
     run = of(root, tmp_path / "run", trained.folder, stages=("pairs",))
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     table, model = files.read_array(run.pairs / "guide_rows.npy", ""), load(trained.folder)
     expected = model.encode_queries(WORDS[:40])
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
@@ -159,7 +155,6 @@ def test_sparse_vectors_can_have_one(root, tmp_path):
     changes = {"recipe": "splade", "model.encoder": "transformer", "model.num_layers": 1, "model.num_heads": 2}
     changes |= {"model.embed_dim": 0, "data.pack.auto": False, "train.steps": 1}
     run = of(root, tmp_path / "run", root / "embedder", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     last = (run.folder / "metrics" / "train.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["masked_guide"] > 0

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.handover_packages import package
+from support.packages import package
 from support.store_cases import *  # noqa: F403 (the tests)
 
 # Else gcsfs, when it is imported, takes a client that looks for a service of zonal buckets, a minute each time.

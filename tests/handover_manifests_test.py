@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import REPOSITORY
-from support.handover_packages import package
+from support.packages import package
 
 jsonschema, kubernetes_validate = package("jsonschema"), package("kubernetes_validate")
 

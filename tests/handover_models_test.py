@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support import exported
-from support.handover_packages import package
+from support.packages import package
 
 from retrieval import files
 from retrieval.data.sets.beir import Candidate

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support.handover_packages import package
+from support.packages import package
 from support.served import Reranker, Towers
 
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
@@ -117,28 +117,6 @@ def test_langchain(address):
     assert len(many) == 1500 and near(many[-2:], "document")
 
 
-def test_llama_index(address):
-    tei = package("llama_index.embeddings.text_embeddings_inference").TextEmbeddingsInference
-    documents = tei(model_name="guide", base_url=address, auth_token=KEY)
-    queries = tei(model_name="guide", base_url=address, auth_token=KEY, endpoint="/embed?prompt_name=query")
-    assert near([documents.get_text_embedding("red")] * 2, "document")
-    assert near([queries.get_query_embedding("red")] * 2, "query")
-    like = package("llama_index.embeddings.openai_like").OpenAILikeEmbedding
-    queries = like(model_name="guide:query", api_base=f"{address}/v1", api_key=KEY)
-    assert near(queries.get_text_embedding_batch(TEXTS), "query")
-
-
-def test_haystack(address):
-    haystack = package("haystack.components.embedders")
-    secret, url = package("haystack.utils").Secret.from_token(KEY), f"{address}/v1"
-    queries = haystack.OpenAITextEmbedder(api_base_url=url, api_key=secret, model="guide:query")
-    assert near([queries.run("how to install")["embedding"]] * 2, "query")
-    documents = haystack.OpenAIDocumentEmbedder(api_base_url=url, api_key=secret, model="guide")
-    document = package("haystack").Document
-    embedded = documents.run([document(content=text) for text in TEXTS])["documents"]
-    assert near([each.embedding for each in embedded], "document")
-
-
 def test_cohere(address):
     cohere = package("cohere")
     documents = ["abc", "abcdefg"]  # logits -2 and 2
@@ -205,18 +183,6 @@ async def use(client):
         assert (await client.call_tool(name, arguments)).is_error, arguments
 
 
-def test_mcp_in_memory():
-    mcp = package("mcp")
-
-    async def ask(mode):
-        made = mcp_server.make_server(Engine(lambda: SERVICE, LIMITS, "guide"))
-        async with mcp.Client(made, mode=mode) as client:
-            await use(client)
-
-    for mode in ("legacy", "2026-07-28"):
-        asyncio.run(ask(mode))
-
-
 def test_mcp_does_not_tell_what_failed():
     mcp = package("mcp")
 
@@ -251,23 +217,6 @@ def test_mcp_over_http(address):
     assert http.post(f"{address}/mcp", json=body, headers=page).status_code == 403
     answer = http.get(f"{address}/mcp", headers={"x-api-key": KEY, "accept": "text/event-stream"})
     assert answer.status_code == 405 and "POST" in answer.headers["allow"]
-
-
-def test_raw_messages_of_both_revisions(address):
-    http = package("httpx")
-    headers = {"x-api-key": KEY, "accept": "application/json, text/event-stream"}
-    call = {"name": "search", "arguments": {"query": "install", "k": 2}}
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-    meta |= {"io.modelcontextprotocol/clientCapabilities": {}}
-    meta |= {"io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"}}
-    newer = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "search"}
-    older = {"mcp-protocol-version": "2025-11-25"}
-    for more, params in ((newer, call | {"_meta": meta}), (older, call)):
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        answer = http.post(f"{address}/mcp", json=message, headers=headers | more)
-        assert answer.headers["content-type"].startswith("application/json"), answer.text
-        result = answer.json()["result"]
-        assert [each["id"] for each in result["structuredContent"]["results"]] == ["install", "red"]
 
 
 @pytest.fixture(scope="module")

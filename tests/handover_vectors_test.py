@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from support.handed_over import block_of, made, questions, written
-from support.handover_packages import package
+from support.packages import package
 
 ROWS, DIMENSION = 300, 16
 

@@ -20,7 +20,7 @@ from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 
-SECONDS, MEGABYTES = 5, 1000
+SECONDS = 5
 REASONS = {"disambiguation", "list", "no text", "too deep", "too complex", "too large", "no title", "no id"}
 REASONS |= {"other namespace", "not wikitext"}
 

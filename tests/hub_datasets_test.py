@@ -78,10 +78,8 @@ def queries(value):
         ("me/nli:triplet:dev", "d"),
         ("me/plain", "e"),
         ("me/plain:test", "f"),
-        ("me/plain:default:test", "f"),
         ("me/folders:de", "h"),
         ("me/lines", "i"),
-        ("me/lines:default:test", "j"),
         ("me/lines:large", "k"),
     ],
 )
@@ -120,7 +118,6 @@ def test_without_a_network_the_cache_does(sets, cache, monkeypatch, name):
         ("me/none", "the hub has no such data set, or it is private"),
         ("me/plain@missing", "the data set has no such revision"),
         ("me/no name", "no name of a data set; write hf:datasets/OWNER/NAME, with @REVISION, :CONFIG and :SPLIT"),
-        ("me/plain:a:b:c", "no name of a data set"),
         ("me/nli", "several configs; name one, .* of pair, triplet"),
         ("me/nli:dev", "no config 'dev'; name one, .* of pair, triplet"),
         ("me/nli:pair:dev", "no split 'dev' in its config 'pair'; there are train"),

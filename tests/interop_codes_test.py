@@ -1,20 +1,11 @@
-"""Codes of vectors that sentence-transformers makes: the same bytes here.
-
-Skipped where it is not installed; nothing is fetched.
-"""
-
-import os
+"""Codes of vectors that sentence-transformers makes: the same bytes here."""
 
 import numpy as np
-import pytest
+from support.packages import package
 
 from retrieval.search.vector_codes import Form, ranges_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-quantization = pytest.importorskip(
-    "sentence_transformers.util.quantization", reason="sentence-transformers is not installed: pip install .[interop]"
-)
+quantization = package("sentence_transformers.util.quantization")
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2000, 64)).astype(np.float32)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from support import embedder_folders
+from support.packages import package
 
 import retrieval
 
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-sentence_transformers = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+sentence_transformers = package("sentence_transformers")
 
 TEXTS = ["the fox 7 was seen", "a", "Ünïcödé 東京 🦊", "the dog " * 20]
 

@@ -1,9 +1,4 @@
-"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it.
-
-Skipped where torch and transformers are missing; nothing is fetched. The models are tiny, with random parameters.
-"""
-
-import os
+"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it."""
 
 import numpy as np
 import pytest
@@ -12,16 +7,14 @@ from safetensors.numpy import load_file
 from support import encoder_folders
 from support.encoder_folders import FAMILIES, H, write
 from support.encoder_models import gradient, hidden, load, rows
+from support.packages import package
 
 from retrieval.errors import UserError
 from retrieval.files import read_json, write_json
 from retrieval.models import encoder_tensors, export_files
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+torch, transformers = package("torch"), package("transformers")
 
 from golden import make_encoders  # noqa: E402
 
@@ -153,25 +146,6 @@ def test_gradients_are_those_of_transformers(published, tmp_path):
         assert (name == "mpnet" and key.endswith(".k.bias")) or np.abs(x).max() > 1e-6 * largest, key
         tolerance = 1e-4 * max(np.abs(x).max(), 1e-3 * largest)
         np.testing.assert_allclose(mine, x, rtol=0, atol=tolerance, err_msg=key)
-
-
-@pytest.mark.parametrize(
-    "name", ["qwen3", "qwen3_both_ways", "mistral", "gemma3", "embedding_gemma", "modernbert", "t5"]
-)
-def test_padding_on_the_left_changes_nothing(name, tmp_path):
-    """Theirs has it there, ours on the right; a text may end in the id that is padding elsewhere."""
-    folder = write(tmp_path, name)
-    model, texts = make_encoders.of_transformers(folder, name), encoder_folders.texts(name)[:5]
-    texts = [np.append(ids, 3) for ids in texts]
-    length = max(map(len, texts)) + 2
-    ids = np.full((len(texts), length), 3)
-    for row, text in zip(ids, texts):
-        row[length - len(text) :] = text
-    real = np.arange(length) >= length - np.array([len(text) for text in texts])[:, None]
-    with torch.no_grad():
-        given = dict(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(real.astype(np.int64)))
-        wanted = model(**given).last_hidden_state.numpy()
-    assert_same(hidden(load(folder), rows(texts)), [states[here] for states, here in zip(wanted, real)])
 
 
 def _others(value):

@@ -1,21 +1,14 @@
-"""Published encoder-decoders of transformers as what the stage `generate` writes with.
-
-Skipped where it is not installed; nothing is fetched. The models are tiny, with random parameters.
-"""
-
-import os
+"""Published encoder-decoders of transformers as what the stage `generate` writes with."""
 
 import numpy as np
 import pytest
+from support.packages import package
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding
 from retrieval.methods.writer.stage import PublishedWriter
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+torch, transformers = package("torch"), package("transformers")
 WORDS = [
     "<pad>",
     "</s>",

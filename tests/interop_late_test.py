@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.packages import package
 from support.tiny import make_config
 
 from retrieval.data.sets.beir import Candidate
@@ -11,8 +12,7 @@ from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS
 from retrieval.recipes.recipe import recipe_of
 
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-library = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+library = package("sentence_transformers")
 
 WORDS = ["[unused0]", "[unused1]", ".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

@@ -1,10 +1,6 @@
-"""Adapters beside PEFT, live: what it writes, read here; and what is written here, in PEFT and sentence-transformers.
-
-Skipped where peft is missing; nothing is fetched. The models are tiny, with random parameters.
-"""
+"""Adapters beside PEFT, live: what it writes, read here; what is written here, in PEFT and sentence-transformers."""
 
 import json
-import os
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx, traverse_util
 from support import exported
+from support.packages import package
 
 import retrieval
-from retrieval.errors import UserError
 from retrieval.models import lora, peft_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
@@ -22,11 +18,7 @@ from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.placement import bind, parameters_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-peft = pytest.importorskip("peft", reason="peft is not installed: launch/interop.sh installs it")
+torch, transformers, peft = package("torch"), package("transformers"), package("peft")
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0}
@@ -159,7 +151,7 @@ def run(tmp_path_factory):
 
 
 def test_sentence_transformers_loads_an_exported_adapter(run):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence_transformers = package("sentence_transformers")
     queries, _ = exported.embed(run, exported.QUERIES)
     folder = exported.export(run)
     assert {path.name for path in folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
@@ -171,7 +163,7 @@ def test_sentence_transformers_loads_an_exported_adapter(run):
 
 
 def test_an_adapter_that_sentence_transformers_saved_is_loaded(run, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
+    sentence_transformers = package("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(run.config.train.init_from, device="cpu")
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["key", "intermediate.dense"]))
     drawn(model)
@@ -204,23 +196,3 @@ def test_tables_of_tokens_are_merged_as_peft_merges_them(options, tmp_path):
     assert not np.array_equal(merged[table], before[table])
     for name, value in expected.items():
         np.testing.assert_allclose(merged[name], value, atol=1e-6, err_msg=name)
-
-
-def test_what_an_adapter_of_peft_does_besides_is_refused(tmp_path):
-    base = write_base(tmp_path / "base", "bert")
-    dense = {"target_modules": ["query"], "r": 2}
-    for name, (options, match) in {
-        "dora": ({"use_dora": True}, "use_dora is True; only False"),
-        "bias": ({"bias": "lora_only"}, "bias is 'lora_only'; only 'none'"),
-        "lora_bias": ({"lora_bias": True}, "lora_bias is True; only False"),
-    }.items():
-        model = peft.get_peft_model(transformers.AutoModel.from_pretrained(base), peft.LoraConfig(**dense, **options))
-        model.save_pretrained(tmp_path / name)
-        with pytest.raises(UserError, match=match):
-            peft_folder.read(tmp_path / name)
-    model = peft.get_peft_model(
-        transformers.AutoModel.from_pretrained(base), peft.IA3Config(target_modules=["query"], feedforward_modules=[])
-    )
-    model.save_pretrained(tmp_path / "ia3")
-    with pytest.raises(UserError, match=r"(peft_type|feedforward_modules) is .*"):
-        peft_folder.read(tmp_path / "ia3")

@@ -1,31 +1,20 @@
-"""The same negatives as sentence-transformers' `mine_hard_negatives`, for the same rule.
-
-Skipped where it is not installed; nothing is fetched.
-"""
+"""The same negatives as sentence-transformers' `mine_hard_negatives`, for the same rule."""
 
 import json
-import os
 
 import numpy as np
 import pytest
-from flax import nnx
 from support import embedder_folders
-from support.modules import spread
+from support.packages import package
 
 import configs.mine
 from retrieval import LOCK
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-sentence_transformers = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
-hard_negatives = pytest.importorskip("sentence_transformers.util.hard_negatives", reason="an older version")
-datasets = pytest.importorskip("datasets", reason="not installed: see launch/interop.lock")
+sentence_transformers, datasets = package("sentence_transformers"), package("datasets")
+hard_negatives = package("sentence_transformers.util.hard_negatives")
 
 WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
 
@@ -53,13 +42,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS])
-    sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
-    written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
-    write_cross_encoder(folder, written)
-    vocabulary.export(folder, length=64, types=2)
-    return folder
+    return embedder_folders.cross_encoder(tmp_path_factory.mktemp("model"), WordPiece([*SPECIAL_TOKENS, *WORDS]))[0]
 
 
 def read(path):

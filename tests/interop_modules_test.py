@@ -1,23 +1,14 @@
-"""Models that sentence-transformers saves, with modules in many orders: the same embeddings and scores here.
-
-Skipped where it is not installed; nothing is fetched.
-"""
-
-import os
+"""Models that sentence-transformers saves, with modules in many orders: the same embeddings and scores here."""
 
 import numpy as np
 import pytest
 from support import exported
+from support.packages import package
 
 import retrieval
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+torch, sentence_transformers = package("torch"), package("sentence_transformers")
+modules = package("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox", ""]
 PROMPTS = {"query": "the fox: ", "document": "a dog: "}

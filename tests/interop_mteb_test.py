@@ -7,6 +7,8 @@ import shutil
 import numpy as np
 import pytest
 from support import exported, run_results
+from support.packages import package
+from support.tiny import complete
 
 import retrieval
 from retrieval import LOCK, files
@@ -15,11 +17,9 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.evaluation import per_query
 from retrieval.models.module_folder import SETTINGS
-from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+mteb = package("mteb")
 
 METRICS = ("nDCG@10", "R@100", "RR@10")
 PROMPTS = {"query": "the fox: ", "document": "", "Tiny-query": "dog dog dog "}
@@ -64,12 +64,7 @@ def ours(model, folder, value):
     beir.write_folder(folder / value.name, value)
     config = published.get_config(str(model))
     config.sets.beir, config.evaluate.metrics = str(folder / value.name), METRICS
-    run = Run(config, folder / "run", LOCK)
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, folder / "run", LOCK))
 
 
 def task_of(mteb, value, ignore):
@@ -109,7 +104,6 @@ def task_of(mteb, value, ignore):
 @pytest.mark.parametrize("own", [False, True])
 def test_values_are_those_of_mteb(model, tmp_path, own):
     """Also where queries are documents: mteb drops the id of the query, as ArguAna's task does, and so do we."""
-    mteb = pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
     from mteb._evaluators.retrieval_metrics import calculate_retrieval_scores
 
     value = tiny_set(own)
@@ -136,7 +130,6 @@ def test_values_are_those_of_mteb(model, tmp_path, own):
 
 @pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
 def test_indexes_are_search_systems_of_mteb(model, tmp_path, kind):
-    mteb = pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
     value = dataclasses.replace(tiny_set(False), name="other")  # an index has the usual prompts, whatever the task
     run = ours(model, tmp_path, value)
     search = retrieval.MtebSearch(model, kind=kind)
@@ -152,7 +145,6 @@ def test_indexes_are_search_systems_of_mteb(model, tmp_path, kind):
 
 
 def test_prompts_are_chosen_in_mtebs_order():
-    pytest.importorskip("mteb", reason="not installed: launch/interop.lock has it")
     from types import SimpleNamespace
 
     from mteb.models.abs_encoder import get_prompt_name

@@ -1,23 +1,14 @@
-"""Prompts by name in sentence-transformers: those of its models here, and those of our exports there.
-
-Skipped where it is not installed; nothing is fetched.
-"""
-
-import os
+"""Prompts by name in sentence-transformers: those of its models here, and those of our exports there."""
 
 import numpy as np
 import pytest
 from support import exported
+from support.packages import package
 
 import retrieval
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+sentence_transformers = package("sentence_transformers")
+modules = package("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox", "fox " * 60]
 NAMED = {"clustering": "dog fox: ", "STS": "", "nq-query": "the sep: ", "nq-document": "a fox: "}

@@ -1,10 +1,6 @@
-"""Rerankers of every family in transformers and sentence-transformers: the same scores as here, there and back.
-
-Skipped where they are not installed; nothing is fetched.
-"""
+"""Rerankers of every family in transformers and sentence-transformers: the same scores as here, there and back."""
 
 import json
-import os
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +9,7 @@ import pytest
 from flax import nnx
 from support import judges
 from support.modules import spread
+from support.packages import package
 from support.tiny import make_run
 
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -24,13 +21,7 @@ from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.runtime.filler import FILLER
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
+torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
 
 WORDS = "where do zebras live they graze on grassland in africa and lions sleep there ?".split()
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

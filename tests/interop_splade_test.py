@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.packages import package
 from support.tiny import make_config
 
 import retrieval
@@ -12,8 +13,7 @@ from retrieval.models.text import Text
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.text_batches import padded
 
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-library = pytest.importorskip("sentence_transformers", reason="not installed: pip install .[interop]")
+library = package("sentence_transformers")
 
 WORDS = [".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

@@ -6,10 +6,11 @@ Nothing outside this machine is reached.
 import posixpath
 
 import pytest
+from support.packages import package
 from support.store_cases import *  # noqa: F403 (the tests)
 
-pytest.importorskip("s3fs", reason="s3fs is not installed: launch/interop.sh has it")
-server = pytest.importorskip("moto.server", reason="moto is not installed: launch/interop.sh has it")
+package("s3fs")
+server = package("moto.server")
 
 
 @pytest.fixture(scope="module")

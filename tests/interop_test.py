@@ -1,7 +1,4 @@
-"""BERT, RoBERTa and DistilBERT against the real libraries, live; `pretrained_golden_test` is the same without them.
-
-Skipped where torch and transformers are missing: `.ci/run` installs them into an environment of their own.
-"""
+"""BERT, RoBERTa and DistilBERT against the real libraries, live; `pretrained_golden_test` is the same without them."""
 
 import random
 
@@ -10,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.bert_folders import load
+from support.packages import package
 from support.pipelines import NAMES, PIPELINES, TEXTS, ids_of
 
 from retrieval.data.tokenizers import vocabularies
@@ -19,8 +17,7 @@ from retrieval.models.pooling import mean
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+torch, transformers = package("torch"), package("transformers")
 
 SIZES = dict(vocab_size=50, num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64)
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support import exported
 from support.languages import lines
+from support.packages import package
 from support.tokenizer_kinds import KINDS, write
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-sentence_transformers = pytest.importorskip("sentence_transformers", reason="pip install .[interop]")
+transformers, sentence_transformers = package("transformers"), package("sentence_transformers")
 
 # transformers 5 makes the pipelines of these anew from their vocabulary: of T5 with another normaliser than ours, and
 # of Mistral without the token behind a text. With another class it reads the file.

@@ -12,11 +12,12 @@ import shutil
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from support.packages import package
 
 from retrieval.errors import UserError
 from retrieval.models import tensor_files
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+torch = package("torch")
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert_old_names"
 

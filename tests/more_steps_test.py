@@ -80,21 +80,6 @@ def _stopped(do, *args):
     return do(*args[:-1], dataclasses.replace(args[-1], must_stop=lambda step: step == 6))
 
 
-def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypatch):
-    whole, cut = (copy(finished, tmp_path / name, 8) for name in ("whole", "cut"))
-    execute(whole, "train")
-    do = train.loop.train
-    stopped = functools.partial(_stopped, do)
-    monkeypatch.setattr(train.loop, "train", stopped)
-    with pytest.raises(PreemptedError):
-        execute(cut, "train")
-    monkeypatch.setattr(train.loop, "train", do)
-    execute(cut, "train")
-    assert records.details(cut, "train") == records.details(whole, "train")
-    for ours, theirs in zip(parameters(cut, 8), parameters(whole, 8)):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run = copy(finished, tmp_path, 3)
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):

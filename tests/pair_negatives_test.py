@@ -5,10 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from flax import nnx
 from support import embedder_folders
 from support.exported import work_directory
-from support.modules import spread
 
 import configs.mine
 import retrieval
@@ -18,8 +16,6 @@ from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.trained_model import TRAINED
@@ -66,12 +62,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
-    folder, vocabulary = tmp_path_factory.mktemp("model"), WordPiece([*SPECIAL_TOKENS, *WORDS])
-    sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=24, max_length=64)
-    written = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
-    write_cross_encoder(folder, written)
-    vocabulary.export(folder, length=64, types=2)
-    return str(folder)
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS])
+    return str(embedder_folders.cross_encoder(tmp_path_factory.mktemp("model"), vocabulary)[0])
 
 
 @pytest.fixture(scope="module")

@@ -33,18 +33,15 @@ def lab(tmp_path_factory):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     texts = ["the red fox sleeps", "an owl", "the blue whale swims far away"]
-    passages = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
-    queries = [{"_id": "q0", "text": "where does the red fox sleep"}, {"_id": "q1", "text": "does a whale swim"}]
-    (folder / "toy" / "qrels").mkdir(parents=True)
-    for name, records in (("corpus", passages), ("queries", queries)):
-        (folder / "toy" / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t1\n")
+    queries = {"q0": "where does the red fox sleep", "q1": "does a whale swim"}
+    passages = {f"d{i}": text for i, text in enumerate(texts)}
+    toy_corpus.write_set(folder / "toy", passages, queries, {"q0": "d0", "q1": "d2"})
     (folder / "toy" / "answers.jsonl").write_text(json.dumps({"_id": "q1", "answers": ["blue whale"]}) + "\n")
     toy_corpus.write_dump(folder / "wiki.xml")
     (folder / "diaries").mkdir()
     (folder / "diaries" / "july.diary").write_text("A July\nOn Monday it rained all day long.\nThe owl slept.\n")
-    (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
-    words = sorted({word for record in (*passages, *queries) for word in record["text"].split()})
+    (folder / "faq.tsv").write_text("".join(f"{query}\t{text}\n" for query, text in zip(queries.values(), texts[::2])))
+    words = sorted({word for text in (*texts, *queries.values()) for word in text.split()})
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
     triples = ((a, b, c) for a in words for b in words for c in words[:3] if a < b)
     examples = [
@@ -151,15 +148,7 @@ def roped(folder):
 
 TRAINED = ("titles", "hardest", "adapted", "roped")
 CHECKS = {
-    "titles": titles,
-    "lengths": lengths,
-    "diaries": diaries,
-    "faq": faq,
-    "trigrams": trigrams,
-    "holding": holding,
-    "hardest": hardest,
-    "adapted": adapted,
-    "roped": roped,
+    check.__name__: check for check in (titles, lengths, diaries, faq, trigrams, holding, hardest, adapted, roped)
 }
 _LONG = ("diaries", *TRAINED)
 

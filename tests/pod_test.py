@@ -108,22 +108,6 @@ def test_a_process_lost_in_training_ends_a_resumable_pod(victim, inputs, two_hos
 
 
 @pytest.mark.long
-def test_a_preempted_pod_saves_one_step_everywhere(inputs, one_host, folder):
-    process = pod(2, 4, folder, inputs)
-    wait_for(folder / "checkpoints" / "4", process)
-    began = time.monotonic()
-    process.terminate()
-    time.sleep(0.3)
-    process.terminate()  # a second one does no harm
-    code, said = finish(process, timeout=30)
-    print(f"seconds from SIGTERM to the end: {time.monotonic() - began:.1f}")
-    assert code == EXIT_CODE and "is saved: the same command goes on" in said and "Traceback" not in said, said
-    code, said = finish(pod(4, 2, folder, inputs))
-    assert code == 0 and "restored step" in said
-    assert_same_training(folder, one_host)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_signal_to_one_process_stops_all(told, inputs, two_hosts, folder):
     command = ["-m", "retrieval.main", *settings(folder, inputs, "train"), "--multihost"]

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import exported
+from support import exported, toy_corpus
 from support.exported import VOCABULARY
 
 import retrieval
@@ -92,8 +92,6 @@ def test_a_prompt_counts_in_the_length_and_stands_before_a_title(bases):
             r"has 14 tokens, and with 2 special ones no token is left of .*query_length=16: take",
         ),
         ({"prompt": "  "}, "the prompt '  ' is nothing to put before a text"),
-        ({"prompt_name": 3}, "unknown prompt '3'"),
-        ({"prompt": 3}, "the prompt 3 is nothing"),
     ],
 )
 def test_what_is_no_prompt(bases, given, message):
@@ -162,7 +160,7 @@ def tuned(request, bases, tmp_path_factory):
     """
     place = tmp_path_factory.mktemp("tuned")
     for name in ("toy", "other"):
-        beir(place / name)
+        toy_corpus.write_set(place / name, PASSAGES, QUERIES, {"q1": "p1", "q2": "p2"})
     config = published.get_config(str(bases[request.param]))
     config.update_from_flattened_dict(
         {
@@ -183,14 +181,6 @@ def tuned(request, bases, tmp_path_factory):
 
 QUERIES = {"q1": "where is the fox", "q2": "a dog"}
 PASSAGES = {"p1": "the fox", "p2": "a dog, 10-9", "p3": "the end"}
-
-
-def beir(folder):
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("queries", QUERIES), ("corpus", PASSAGES)):
-        lines = [json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t1\nq2\tp2\t1\n")
 
 
 def test_a_set_is_encoded_with_the_prompts_of_its_name(tuned):

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import exported, toy_hub
+from support.tiny import complete
 from support.tuned import tuned
 
 import retrieval
 from configs import fine_tune, own, published
 from retrieval import files
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight, runner
+from retrieval.pipeline import preflight
 from retrieval.pipeline.run import Run
 from retrieval.runtime import hub, model_folder
 from retrieval.search import encoding
@@ -61,19 +64,13 @@ def with_titles(folder, titles):
 
 def run_of(folder, path, **changes):
     """A run of a tiny set with a published model; all its stages are done."""
-    rows = [{"_id": id, "title": title, "text": text} for id, title, text in TEXTS]
-    files.write_text(path / "set" / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    files.write_text(path / "set" / "queries.jsonl", '{"_id": "q", "text": "what is a fox?"}\n')
-    files.write_text(path / "set" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    candidates = [Candidate(*text) for text in TEXTS]
+    value = RetrievalSet("set", {"q": "what is a fox?"}, candidates, {"test": {"q": {"a": 1}}})
+    beir.write_folder(path / "set", value)
     config = published.get_config(str(folder))
     config.sets.beir, config.index.dense = str(path / "set"), "exact"
     config.update_from_flattened_dict(changes)
-    run = Run(config, path / "run", REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, path / "run", REPOSITORY / "requirements.lock"))
 
 
 def test_a_model_is_evaluated_without_an_example(whole_model, evaluated):
@@ -91,57 +88,17 @@ def test_a_model_is_evaluated_without_an_example(whole_model, evaluated):
 
 def write_set(folder, parts):
     """A BEIR folder of foxes and dogs; of a question with number n the right candidate is that of n."""
-    numbers = range(60)
-    texts = [f"the {'fox' if n % 2 else 'dog'} {n}" for n in numbers]
-    files.write_text(
-        folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}", "text": texts[n]}) + "\n" for n in numbers)
-    )
-    queries = (json.dumps({"_id": f"q{n}", "text": f"where is {n}?"}) + "\n" for n in numbers)
-    files.write_text(folder / "queries.jsonl", "".join(queries))
-    for name, asked in parts.items():
-        rows = "".join(f"q{n}\td{n}\t1\n" for n in asked)
-        files.write_text(folder / "qrels" / f"{name}.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
+    candidates = [Candidate(f"d{n}", "", f"the {'fox' if n % 2 else 'dog'} {n}") for n in range(60)]
+    qrels = {name: {f"q{n}": {f"d{n}": 1} for n in asked} for name, asked in parts.items()}
+    queries = {f"q{n}": f"where is {n}?" for n in range(60)}
+    beir.write_folder(folder, RetrievalSet(folder.name, queries, candidates, qrels))
     return folder
-
-
-@pytest.mark.long
-def test_a_model_is_fine_tuned_on_pairs_without_negatives(model, tmp_path):
-    pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n}"]} for n in range(60)]
-    for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
-        files.write_text(tmp_path / f"{name}.jsonl", "".join(json.dumps(pair) + "\n" for pair in part))
-    sources = {"pairs.files": str(tmp_path / "pairs.jsonl"), "sets.labelled": str(tmp_path / "test.jsonl")}
-    run = tuned(model, tmp_path / "run", **sources, **{"loop.best": "Success@1"})
-    systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
-    assert systems == {"bm25", "start", "dense", "hybrid"}
-    assert "\n| dense over start |" in (run.folder / "report.md").read_text()
-    texts = [pair["positives"][0] for pair in pairs[40:]]
-    found = {name: encoding.load(run.embeddings("test", name), "candidates")[0] for name in ("start", "trained")}
-    order = encoding.load(run.embeddings("test", "start"), "candidates")[1]
-    candidates = {line["_id"]: line["text"] for line in map(json.loads, (run.sets / "test/corpus.jsonl").open())}
-    assert sorted(candidates.values()) == sorted(texts)
-    assert np.allclose(
-        found["start"], retrieval.load(model).encode_documents([candidates[id] for id in order]), atol=1e-6
-    )
-    assert np.allclose(np.linalg.norm(found["trained"], axis=1), 1, atol=1e-5)
-    runner.run_stage(run, "export")
-    theirs = retrieval.load(run.folder / "export").encode_documents([candidates[id] for id in order])
-    assert np.allclose(theirs, found["trained"], atol=1e-6)
-    details = files.read_json(run.folder / "stages" / "train.json")["details"]
-    lines = map(json.loads, (run.folder / "metrics" / "train.jsonl").open())
-    scores = {line["step"]: line["validation/Success@1"] for line in lines if "validation/Success@1" in line}
-    assert list(scores) == [0, 2, 4]  # 0: the model as it came
-    assert details["step"] == max(scores, key=lambda step: (scores[step], step))
 
 
 def all_stages(config, folder, **changes):
     """A run of a config, all of whose stages are done."""
     config.update_from_flattened_dict({"index.dense": "exact", **changes})
-    run = Run(config, folder, REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, folder, REPOSITORY / "requirements.lock"))
 
 
 def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path):

@@ -182,10 +182,7 @@ def test_threads_get_what_one_gets(model):
             lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),
             "document 1: the id '1' is there twice",
         ),
-        (lambda m: m.index(["a"], kind="exac"), "unknown kind of index 'exac': did you mean exact"),
-        (lambda m: m.index(["a"]).search("a", k=0), "k=0: a whole number of at least 1"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
-        (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
         (
             lambda m: m.index("an owl sees at night. " * 99),
             r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",
@@ -205,7 +202,7 @@ def test_mistakes_are_one_sentence(model, call, message):
 
 def test_a_run_from_python_is_the_program(tmp_path, capfd):
     changes = {
-        "sets.beir": str(toy_set(tmp_path)),
+        "sets.beir": str(toy_corpus.write_set(tmp_path / "toy", {"c": "the red fox"}, {"q": "red fox"}, {"q": "c"})),
         "sets.pydocs": False,
         "stages": ("sets", "index", "evaluate", "report"),
     }
@@ -214,14 +211,6 @@ def test_a_run_from_python_is_the_program(tmp_path, capfd):
     assert "evaluate: done" in capfd.readouterr().out
     with pytest.raises(UserError, match=r"config\.sets\.bier.*did you mean config\.sets\.beir"):
         retrieval.run("bm25", tmp_path / "other", {"sets.bier": "x"}, quiet=True)
-
-
-def toy_set(folder):
-    (folder / "toy" / "qrels").mkdir(parents=True)
-    for name, text in (("corpus", "the red fox"), ("queries", "red fox")):
-        (folder / "toy" / f"{name}.jsonl").write_text(json.dumps({"_id": name[0], "text": text}) + "\n")
-    (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tc\t1\n")
-    return folder / "toy"
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
 from support.refreshed_runs import judged, make_run, read_shards
-from support.tiny import execute
+from support.tiny import complete, execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
-from retrieval.pipeline import preflight, records
+from retrieval.pipeline import records
 from retrieval.search.bm25 import Bm25Index
 
 ANIMALS = 12
@@ -53,10 +53,7 @@ def finished(inputs, corpus, tmp_path_factory):
     """Mined with BM25, mined anew in training, and evaluated on both sets."""
     changes = {"base": str(corpus.folder), "sets.qa": f"corpus,{inputs / 'questions.jsonl'}", "encode.corpus": False}
     changes |= {"mine.answers": True, "mine.refresh_every": 2, "train.steps": 3, "loop.validate_every": 0}
-    run = make_run(tmp_path_factory.mktemp("finished") / "run", inputs, **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(make_run(tmp_path_factory.mktemp("finished") / "run", inputs, **changes))
 
 
 def expected(run, folder, system, holds, cutoffs=(1, 5, 20, 100)):
@@ -99,7 +96,7 @@ def test_every_system_is_judged_by_the_answers(finished):
             "patterns.jsonl",
             (20, 3),
             {"sets.qa_patterns": True, "evaluate.metrics": ("Answer@20", "Answer@3"), "evaluate.depth": 20},
-        ),
+        )
     ],
 )
 def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path, questions, cutoffs, more):
@@ -109,8 +106,7 @@ def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path, questions, cu
     (tmp_path / "psgs.tsv").write_text("\n".join(rows) + "\n")
     changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / questions}", "sets.reqa": "", "sets.pydocs": False} | more
     run = make_run(tmp_path / "run", inputs, "bm25", stages=("sets", "index", "evaluate", "report"), **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     numbers = {question: 3 * i for i, (question, _) in enumerate(QUESTIONS)}
     want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"), cutoffs)
     assert results(run) == {"bm25": pytest.approx(want, abs=1e-6)} and want["Answer@20"] > 0.5

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import exported
+from support import exported, toy_corpus
 from support.tiny import CHEAP, execute, make_config
 
 import retrieval
@@ -58,14 +58,11 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set") / "toy"
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": f"{name[0]}{number}", "text": text}) for number, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    rows = [f"q{query}\tc{7 * query + 1}\t1" for query in range(len(QUERIES))]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
-    return folder
+    passages, queries = (
+        {f"{side}{n}": text for n, text in enumerate(of)} for side, of in (("c", DOCUMENTS), ("q", QUERIES))
+    )
+    answers = {f"q{number}": f"c{7 * number + 1}" for number in range(len(QUERIES))}
+    return toy_corpus.write_set(tmp_path_factory.mktemp("set") / "toy", passages, queries, answers)
 
 
 def run_of(trained, toy, folder, *stages, **changes):

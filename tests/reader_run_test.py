@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from support import toy_corpus
-from support.tiny import execute, make_run
+from support.tiny import complete, execute, make_run
 
 import retrieval
 from retrieval import files
@@ -56,10 +56,7 @@ def reader(inputs, folder, **changes):
 
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):
-    run = reader(inputs, tmp_path_factory.mktemp("reader") / "run", **{"split.ratio": 0.7})
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(reader(inputs, tmp_path_factory.mktemp("reader") / "run", **{"split.ratio": 0.7}))
 
 
 def answers_of(run, system="bm25"):
@@ -133,8 +130,7 @@ def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "sets.squad": "", "stages": ("spans", "train")}
     changes |= {"spans.asked": False, "spans.depth": 1, "data.paragraphs": 1, "train.select": False, "train.steps": 40}
     run = reader(inputs, tmp_path / "run", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     value = beir.read_folder(run.sets / "squad")
     passages = list(value.candidates)
     proposers, field = TRAINED["proposer"], "config.generate.proposer"

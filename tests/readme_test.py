@@ -74,7 +74,9 @@ def home(tmp_path_factory):
     pairs = [{"query": name, "positives": [f"the {name} lives"], "negatives": ["the grass"]} for name in animals]
     for name in ("pairs", "test"):
         (data / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    write_beir(data / "nfcorpus")
+    asked = {"q0": "where does the red fox sleep", "q1": "does a whale swim"}
+    passages, answers = {"d0": "the red fox sleeps", "d1": "a whale"}, {"q0": "d0", "q1": "d1"}
+    toy_corpus.write_set(data / "nfcorpus", passages, asked, answers)
     words = [*toy_corpus.COLOURS, *toy_corpus.ANIMALS, "the", "lives", "grass"]
     model = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "MODEL")
     modules = [
@@ -88,16 +90,6 @@ def home(tmp_path_factory):
     for folder in (model, data):
         WordPiece([*SPECIAL_TOKENS, *words, *(f"w{i}" for i in range(45 - len(words)))]).save(folder / "vocab.txt")
     return home
-
-
-def write_beir(folder):
-    """Two passages, and a question for each."""
-    (folder / "qrels").mkdir(parents=True)
-    passages = [{"_id": "d0", "title": "", "text": "the red fox sleeps"}, {"_id": "d1", "title": "", "text": "a whale"}]
-    queries = [{"_id": "q0", "text": "where does the red fox sleep"}, {"_id": "q1", "text": "does a whale swim"}]
-    for name, records in (("corpus", passages), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td1\t1\n")
 
 
 @pytest.fixture(scope="module")

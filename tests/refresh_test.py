@@ -30,12 +30,10 @@ REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoin
 
 
 @pytest.fixture(scope="module")
-def mined(inputs, tmp_path_factory):
+def mined(inputs, prepared, tmp_path_factory):
     """A run with the negatives of BM25, that has yet to be trained."""
-    folder = tmp_path_factory.mktemp("mined")
-    corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
-    execute(corpus, "prepare")
-    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
+    folder = tmp_path_factory.mktemp("mined") / "run"
+    run = make_run(folder, inputs, **{"base": str(prepared), "train.steps": 2})
     preflight.check(run, run.config.stages)
     execute(run, "sets", "index", "mine", "pairs")
     return run

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from conftest import REPOSITORY
+from support import toy_corpus
 from support.tiny import execute
 
 from configs import bm25, run_files
@@ -27,15 +28,11 @@ def write(path, *results, tag="x"):
 @pytest.fixture
 def folder(tmp_path):
     """A BEIR folder of five passages and two questions."""
-    folder = tmp_path / "toy"
-    (folder / "qrels").mkdir(parents=True)
     texts = ["the red fox sleeps", "an owl", "the blue whale swims", "a red owl", "a whale, a whale"]
-    lines = [json.dumps({"_id": f"d{row}", "title": "", "text": text}) for row, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
-    lines = [json.dumps({"_id": id, "text": text}) for id, text in (("q0", "red fox"), ("q1", "blue whale"))]
-    (folder / "queries.jsonl").write_text("\n".join(lines))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td3\t1\nq1\td2\t1\n")
-    return folder
+    passages = {f"d{row}": text for row, text in enumerate(texts)}
+    return toy_corpus.write_set(
+        tmp_path / "toy", passages, {"q0": "red fox", "q1": "blue whale"}, {"q0": "d3", "q1": "d2"}
+    )
 
 
 def make_run(place, folder, config, **changes):

@@ -115,11 +115,6 @@ def test_pairs_with_a_score_are_trained_on_by_their_order(tmp_path):
         (PAIRS, OF_COSINES | {"sets.labelled": "rows.jsonl"}, r"rows\.jsonl: two texts and how alike they are"),
         ([LISTS[0] | {"scores": [1, 2]}], {}, r"rows\.jsonl, line 1: 2 numbers in scores, of 3 positives and 0 neg"),
         (LISTS, {"pairs.positives": 1}, r"examples have .* the scores of their record, in config.pairs.files"),
-        (
-            [{"query": "fox", "positive": "dog", "negative": "owl"}],
-            {"train.loss": "margin_mse", "data.negatives": 1},
-            r"margin_mse learns from a teacher's scores, and the labelled pairs of .*rows\.jsonl have none: name their",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_run(tmp_path, monkeypatch, rows, changes, message):

@@ -2,9 +2,9 @@
 
 import pytest
 from support import tiny
+from support.tiny import complete
 
 from retrieval import files
-from retrieval.pipeline import preflight
 
 TRAINED = {"split.set": "reqa", "split.ratio": 0.9, "split.validation": 0.1, "split.shards": 2, "encode.corpus": False}
 ALL = ("prepare", "sets", "pairs", "train", "encode", "sparse", "index", "evaluate", "tokens", "maxsim", "report")
@@ -20,8 +20,7 @@ def test_all_kinds_of_retrievers_stand_in_one_report(inputs, tmp_path):
     models = {"sparse.model": str(tmp_path / "splade"), "late.model": str(tmp_path / "colbert")}
     systems = {"late.systems": ("bm25", "splade"), "fuse.systems": ("bm25", "splade")}
     run = tiny.make_run("dpr", inputs, tmp_path / "all", **first | models | systems | {"stages": ALL})
-    preflight.check(run, run.config.stages)
-    tiny.execute(run)
+    complete(run)
     report = (run.folder / "report.md").read_text()
     rows = files.read_json(run.folder / "results.json") + files.read_json(run.folder / "late" / "results.json")
     found = {row["system"] for row in rows}

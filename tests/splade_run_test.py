@@ -1,5 +1,6 @@
 """The recipe 'splade' and the stage `sparse`: from labelled pairs to lists beside those of BM25."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 from support import tiny
-from support.killed_stages import without
 from support.vector_models import check_loaded, check_served
 
 import retrieval
@@ -63,7 +63,7 @@ def test_vectors_and_lists_are_written(trained):
 
 def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
     """Shards that are there stay, and the others become the same bytes."""
-    run = without(trained, tmp_path / "run", ())
+    run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
     folder = run.folder / "sparse" / "reqa"
     before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
     with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
@@ -78,7 +78,7 @@ def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
 
 def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
     """A query without a term finds nothing, a passage without one is never found; where all are so, that is said."""
-    run = without(trained, tmp_path / "run", ())
+    run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
     encode, least = TermEncoder.encode_queries, 1
 
     def some_empty(self, texts):

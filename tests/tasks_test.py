@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import itertools
 import shutil
 
@@ -291,6 +292,12 @@ def epoch_of(corpus, name, **kwargs):
     return list(dataset.as_numpy_iterator()), sizes[name]
 
 
+@pytest.fixture(scope="module")
+def epochs(corpus):
+    """The examples of a task's whole epoch, by its name."""
+    return functools.cache(lambda name: epoch_of(corpus, name)[0])
+
+
 def fields(example):
     """The rows of tokens of an example; masked texts as they were."""
     if "text" not in example:
@@ -316,7 +323,7 @@ def held_out(corpus):
 
 
 @pytest.mark.parametrize("name", TASK_LENGTHS)
-def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, name):
+def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, epochs, name):
     """In no field of an example, though many stand in leads that are asked with, and some in other passages."""
     folder, vocabulary, statistics = corpus
     ids, sentences = held_out
@@ -327,15 +334,15 @@ def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, name):
     occurrences = Occurrences(sentences)
     found, everything = (
         {sentence for example in some for row in fields(example) for sentence in occurrences.inside(row)}
-        for some in (examples, epoch_of(corpus, name)[0])
+        for some in (examples, epochs(name))
     )
     assert not found and len(everything) > 10
 
 
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp"])
-def test_validation_has_the_held_out_passages_alone(corpus, held_out, name):
+def test_validation_has_the_held_out_passages_alone(corpus, held_out, epochs, name):
     examples, _ = epoch_of(corpus, name, held_out=SHARE, validation=True)
-    everything = {int(example["document_id"][0]) for example in epoch_of(corpus, name)[0]}
+    everything = {int(example["document_id"][0]) for example in epochs(name)}
     assert {int(example["document_id"][0]) for example in examples} == held_out[0] & everything
 
 

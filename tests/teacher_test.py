@@ -7,10 +7,8 @@ import shutil
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from support import embedder_folders
-from support.modules import spread
-from support.tiny import execute, make_run
+from support.tiny import complete, execute, make_run
 
 import retrieval
 from retrieval import files
@@ -19,9 +17,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
-from retrieval.models.transformer_config import TransformerConfig
 from retrieval.pipeline import preflight
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
@@ -71,10 +67,11 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
 
 
 @pytest.fixture(scope="module")
-def mined(inputs, tmp_path_factory):
+def mined(inputs, prepared, tmp_path_factory):
     """The toy questions with BM25's negatives."""
     changes = {"stages": ("prepare", "sets", "index", "mine"), "split.ratio": 0.5, "split.validation": 0.25}
-    run = make_run("dpr_mined", inputs, tmp_path_factory.mktemp("mined") / "run", **changes | {"mine.last": 20})
+    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("mined") / "run")
+    run = make_run("dpr_mined", inputs, folder, **changes | {"mine.last": 20})
     execute(run)
     return run
 
@@ -82,13 +79,7 @@ def mined(inputs, tmp_path_factory):
 @pytest.fixture(scope="module")
 def teacher(mined, tmp_path_factory):
     """A cross-encoder of the run's vocabulary, and its folder."""
-    folder, vocabulary = tmp_path_factory.mktemp("models") / "teacher", mined.load_vocabulary()
-    folder.mkdir()
-    sizes = dict(num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=48, dropout=0.0)
-    model = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
-    write_cross_encoder(folder, model)
-    vocabulary.export(folder, length=48, types=2)
-    return folder, model
+    return embedder_folders.cross_encoder(tmp_path_factory.mktemp("models") / "teacher", mined.load_vocabulary(), 48)
 
 
 def student(mined, inputs, folder, teacher, **changes):
@@ -109,10 +100,7 @@ def student(mined, inputs, folder, teacher, **changes):
 
 @pytest.fixture(scope="module")
 def distilled(mined, inputs, teacher, tmp_path_factory):
-    run = student(mined, inputs, tmp_path_factory.mktemp("student") / "run", teacher[0])
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(student(mined, inputs, tmp_path_factory.mktemp("student") / "run", teacher[0]))
 
 
 def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
@@ -138,8 +126,7 @@ def test_a_file_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
     path = distilled.folder / "teacher" / "scores.jsonl"
     changes = {"stages": ("pairs",), "pairs.teacher": str(path), "teacher.model": "", "train.loss": "kl_divergence"}
     run = student(mined, inputs, tmp_path / "run", "", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    complete(run)
     ours, theirs = (sorted((of.folder / "pairs").glob("*.tfrecord")) for of in (run, distilled))
     assert [one.read_bytes() for one in ours] == [one.read_bytes() for one in theirs]
     config = run.config.copy_and_resolve_references()
@@ -165,10 +152,7 @@ def embedder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def taught_by_embedder(mined, inputs, embedder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("taught") / "run"
-    run = student(mined, inputs, folder, embedder, **{"stages": ("teacher",), "train.loss": "kl_divergence"})
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(student(mined, inputs, folder, embedder, **{"stages": ("teacher",), "train.loss": "kl_divergence"}))
 
 
 def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder, tmp_path):

@@ -35,40 +35,6 @@ def scores_of(form, vectors, queries):
     return queries.astype(np.float64) @ decoded.T.astype(np.float64)
 
 
-# T2 and T3 of the specification: worked by hand in float64.
-RANGES = np.array([[-0.5, -0.1], [0.5, 0.41]], np.float32)
-VECTORS = np.array([[0.1015, 0.001], [0.6, -0.2], [-0.6, 0.5]], np.float32)
-QUERY = np.array([[0.6, 0.8]], np.float32)
-BITS = np.array([[0.1, -0.2, 0, 0.3, -1, 2, 3, -4], [-0.1, 0.2, 0.5, -0.3, 1, 2, -3, 4]], np.float32)
-BIT_QUERY = np.array([[0.5, -0.1, 0.2, 0.4, -0.3, 0.1, 0.6, -0.2]], np.float32)
-
-
-def test_worked_codes_of_ranges():
-    form = Form("int8", 2, ranges_2E=RANGES)
-    stored, clipped = form.encode(VECTORS), form.outside(VECTORS).tolist()
-    assert stored.dtype == np.int8 and stored.tolist() == [[25, -78], [127, -128], [-128, 127]] and clipped == [0, 2, 2]
-    scaled, constant = form.queries(QUERY)
-    half = QUERY @ (RANGES[1] - RANGES[0]) / 255 / 2  # codes stand for the middle of their step: the same for all
-    found = scaled @ stored.T.astype(np.float32) + constant[:, None] - half
-    np.testing.assert_allclose(found, [[0.06, 0.22, 0.028]], atol=1e-5)
-    np.testing.assert_allclose(form.decode(stored) @ QUERY[0] - half, [0.06, 0.22, 0.028], atol=1e-5)
-    naive = QUERY @ stored.T.astype(np.float32)
-    np.testing.assert_allclose(naive, [[-47.4, -26.2, 24.8]], atol=1e-4)
-    index = ExactIndex(Codes(VECTORS, form), form=form)
-    assert index.search(QUERY, 3)[1].tolist() == [[1, 0, 2]]  # the naive order is 2, 1, 0
-
-
-def test_worked_bits():
-    form = Form("binary", 8)
-    stored = form.encode(BITS)
-    assert stored.tolist() == [[150], [109]] and (stored.astype(int) - 128).tolist() == [[22], [-19]]
-    scores, rows = ExactIndex(stored, form=form).search(BIT_QUERY, 2)
-    assert rows.tolist() == [[0, 1]]
-    np.testing.assert_allclose(scores, [[2.0, -1.8]], atol=1e-6)
-    scores, rows = ExactIndex(stored, form=form, bits=True).search(BITS[:1], 2)
-    assert scores.tolist() == [[8, 8 - 2 * 7]] and rows.tolist() == [[0, 1]]
-
-
 def test_decoded_is_within_half_a_step():
     form, step = form_of("int8"), (X.max(axis=0) - X.min(axis=0)) / 255
     stored = form.encode(X)

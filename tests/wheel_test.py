@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from support import toy_corpus
 
 import retrieval
 
@@ -54,12 +55,8 @@ def programs(wheel, tmp_path_factory):
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "toy" / "qrels").mkdir(parents=True)
-    texts = {"d0": "the quick fox", "d1": "a slow snail", "d2": "the blue whale"}
-    lines = [json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in texts.items()]
-    (tmp_path / "toy" / "corpus.jsonl").write_text("".join(lines))
-    (tmp_path / "toy" / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "which whale is blue"}) + "\n")
-    (tmp_path / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
+    passages = {"d0": "the quick fox", "d1": "a slow snail", "d2": "the blue whale"}
+    toy_corpus.write_set(tmp_path / "toy", passages, {"q": "which whale is blue"}, {"q": "d2"})
     return tmp_path
 
 

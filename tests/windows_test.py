@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from retrieval.search import scann, windows
+from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 from retrieval.search.windows import WindowIndex, fold, owners
-
-needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
 
 def collection(seed, candidates=70, most=4):

@@ -10,11 +10,11 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
 
 
-def load(folder, dtype="float32", max_length=None):
+def load(folder, max_length=None):
     """A masked language model with the weights of a folder, whose head may be missing."""
     bert = EncoderFolder.open(folder)
     sizes = {**bert.sizes, "max_length": max_length or bert.sizes["max_length"]}
-    config = TransformerConfig(**sizes, dropout=0.0, dtype=dtype)
+    config = TransformerConfig(**sizes, dropout=0.0)
     state = nnx.state(model := MaskedLanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)
     params = nnx.to_pure_dict(state)
     encoder = bert.encoder(params.pop("encoder"))

@@ -60,6 +60,7 @@ def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: 
         os.chdir(folder)
         sys.path.insert(0, str(folder))
     from retrieval import cli, main
+    from support import small_pipelines  # noqa: F401
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):

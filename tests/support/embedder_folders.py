@@ -1,77 +1,38 @@
-"""Small embedders of today's families with random weights, as their authors publish them, written without torch."""
+"""Small embedders of today's families as sentence-transformers has them, and a cross-encoder, with random weights."""
 
 import numpy as np
+from flax import nnx
 from safetensors.numpy import load_file as load_file
 from safetensors.numpy import save_file
 
 from retrieval.files import write_json
+from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
+from retrieval.models import encoder_tensors
+from retrieval.models.encoder_folder import written_config
+from retrieval.models.encoder_tensors import TensorNames
+from retrieval.models.encoders.family import FAMILIES
+from retrieval.models.transformer import Transformer
+from retrieval.models.transformer_config import TransformerConfig
+from support.modules import spread
 from support.tokenizer_kinds import write
 
-_H, _F, _LAYERS = 16, 24, 2
-_POOLING = {"word_embedding_dimension": _H, "include_prompt": True}
+_SIZES = dict(hidden_size=16, num_heads=2, mlp_size=24, dropout=0.0)
 
 
-def qwen3(folder, prompts=None):
-    """As Qwen3-Embedding: the last token, tensors without a prefix, two heads of queries for one of keys."""
-    rng, heads, size = np.random.default_rng(0), 2, 12
-    tokens, padding = _tokenizer(folder, "Qwen3-Embedding", "<|endoftext|>")
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": tokens,
-        "pad_token_id": padding,
-        "hidden_size": _H,
-        "num_hidden_layers": _LAYERS,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 1,
-        "head_dim": size,
-        "intermediate_size": _F,
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "hidden_act": "silu",
-        "use_sliding_window": False,
-        "attention_bias": False,
-        "tie_word_embeddings": True,
-    }
-    shapes = {"embed_tokens": (tokens, _H), "norm": (_H,)}
-    for layer in (f"layers.{n}" for n in range(_LAYERS)):
-        shapes |= {f"{layer}.input_layernorm": (_H,), f"{layer}.post_attention_layernorm": (_H,)}
-        shapes |= {f"{layer}.self_attn.{name}_norm": (size,) for name in "qk"}
-        shapes |= {f"{layer}.self_attn.q_proj": (heads * size, _H), f"{layer}.self_attn.o_proj": (_H, heads * size)}
-        shapes |= {f"{layer}.self_attn.{name}_proj": (size, _H) for name in "kv"}
-        shapes |= {f"{layer}.mlp.{name}_proj": (_F, _H) for name in ("gate", "up")}
-        shapes |= {f"{layer}.mlp.down_proj": (_H, _F)}
-    return _written(folder, config, shapes, rng, {"pooling_mode_lasttoken": True}, prompts)
+def qwen3(folder):
+    """As Qwen3-Embedding: the last token, two heads of queries for one of keys."""
+    kind = {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True}
+    sizes = dict(num_layers=2, max_length=32768, layer_norm_epsilon=1e-6)
+    tokenizer = ("Qwen3-Embedding", "<|endoftext|>")
+    _write_encoder(folder, "qwen3", tokenizer, kind, sizes, kv_heads=1, head_size=12, rope_theta=1e6)
+    return _with_modules(folder, "pooling_mode_lasttoken")
 
 
 def modernbert(folder, prompts=None):
     """As modernbert-embed: the mean, a layer that sees all, then two that see their neighbours."""
-    rng, layers = np.random.default_rng(1), _LAYERS + 1
-    tokens, padding = _tokenizer(folder, "ModernBERT", "[PAD]")
-    config = {
-        "architectures": ["ModernBertModel"],
-        "model_type": "modernbert",
-        "vocab_size": tokens,
-        "pad_token_id": padding,
-        "hidden_size": _H,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "intermediate_size": _F,
-        "max_position_embeddings": 8192,
-        "local_attention": 8,
-        "global_attn_every_n_layers": 3,
-        "global_rope_theta": 160000.0,
-        "local_rope_theta": 10000.0,
-        "norm_eps": 1e-5,
-        "position_embedding_type": "absolute",
-    }
-    shapes = {"embeddings.tok_embeddings": (tokens, _H), "embeddings.norm": (_H,), "final_norm": (_H,)}
-    for n in range(layers):
-        shapes |= {f"layers.{n}.{name}_norm": (_H,) for name in (("attn", "mlp") if n else ("mlp",))}
-        shapes |= {f"layers.{n}.attn.Wqkv": (3 * _H, _H), f"layers.{n}.attn.Wo": (_H, _H)}
-        shapes |= {f"layers.{n}.mlp.Wi": (2 * _F, _H), f"layers.{n}.mlp.Wo": (_H, _F)}
-    return _written(folder, config, shapes, rng, {"pooling_mode_mean_tokens": True}, prompts)
+    kind, sizes = {"architectures": ["ModernBertModel"]}, dict(num_layers=3, max_length=8192, layer_norm_epsilon=1e-5)
+    _write_encoder(folder, "modernbert", ("ModernBERT", "[PAD]"), kind, sizes, reach=4)
+    return _with_modules(folder, "pooling_mode_mean_tokens", prompts)
 
 
 def without_modules(folder):
@@ -81,27 +42,37 @@ def without_modules(folder):
     return folder
 
 
-def _tokenizer(folder, kind, padding):
-    """Writes it, and returns its number of tokens and the id of one."""
+def cross_encoder(folder, vocabulary, length=64):
+    """A reranker of a WordPiece vocabulary; the folder and the model."""
+    folder.mkdir(exist_ok=True)
+    config = TransformerConfig(vocab_size=len(vocabulary), num_layers=1, max_length=length, **_SIZES)
+    model = spread(CrossEncoder(config, 1, rngs=nnx.Rngs(0)))
+    write_cross_encoder(folder, model)
+    vocabulary.export(folder, length=length, types=2)
+    return folder, model
+
+
+def _write_encoder(folder, family, tokenizer, kind, sizes, **switches):
     folder.mkdir(parents=True)
-    tokenizer = write(folder, kind)
-    return tokenizer.get_vocab_size(), tokenizer.token_to_id(padding)
+    name, padding = tokenizer
+    tokens, architecture = write(folder, name), FAMILIES[family].architecture.replaced(**switches)
+    sizes = {**_SIZES, **sizes, "vocab_size": tokens.get_vocab_size()}
+    config = TransformerConfig(**sizes, architecture=architecture)
+    model = spread(Transformer(config, rngs=nnx.Rngs(0)), size=0.3)
+    tensors = encoder_tensors.to_tensors(nnx.to_pure_dict(nnx.state(model, nnx.Param)), TensorNames.of(architecture))
+    save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, folder / "model.safetensors")
+    write_json(folder / "config.json", written_config(config) | kind | {"pad_token_id": tokens.token_to_id(padding)})
 
 
-def _written(folder, config, shapes, rng, pooling, prompts):
-    draw = {
-        f"{name}.weight": (rng.normal(0, 0.3, shape) + (len(shape) == 1)).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-    save_file(draw, folder / "model.safetensors")
+def _with_modules(folder, pooling, prompts=None):
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for n, (path, kind) in enumerate(kinds)
     ]
-    write_json(folder / "config.json", config)
     write_json(folder / "modules.json", modules)
-    write_json(folder / "1_Pooling" / "config.json", _POOLING | pooling)
+    pooling = {"word_embedding_dimension": _SIZES["hidden_size"], "include_prompt": True, pooling: True}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
     settings = {"prompts": prompts or {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     write_json(folder / "config_sentence_transformers.json", settings)
     return folder

@@ -36,7 +36,6 @@ class Family:
       longest: a text's length.
       small: the norms' scales are stored less 1.
       of_torch: the class of transformers.
-      wrong: switches of its architecture that are set in a wrong way.
       quiet: matrices that are made smaller, by the ends of their names: else the attention would be on one token.
     """
 
@@ -48,7 +47,6 @@ class Family:
     longest: int = 40
     small: bool = False
     quiet: tuple[str, ...] = ()
-    wrong: tuple[dict[str, Any], ...] = ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -169,12 +167,9 @@ FAMILIES = {
             "layers.{}.mlp.Wi.weight": (2 * F, H), "layers.{}.mlp.Wo.weight": (H, F),
         },
         "ModernBertModel", absent=("layers.0.attn_norm.weight",), window=4,
-        wrong=(dict(first_norm=True), dict(activation="gelu_tanh"), dict(positions="none"), dict(causal=True),
-               dict(local_theta=0.0), dict(global_first=False), dict(score_size=48), dict(reach=3), dict(reach=0)),
     ),
     "qwen3": Family(
         _QWEN3, _decoder(4, 2, 8, "norms"), "Qwen3Model",
-        wrong=(dict(positions="none"), dict(causal=False), dict(norm="rms_plus_one"), dict(rope_theta=1e4)),
     ),
     "qwen3_both_ways": Family(_QWEN3 | {"is_causal": False}, _decoder(4, 2, 8, "norms"), "Qwen3Model"),
     "qwen2": Family(
@@ -188,29 +183,26 @@ FAMILIES = {
             rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64,
         )),
-        _decoder(4, 2, 8), "LlamaModel", wrong=(dict(rope_scaling=""), dict(rope_scaling="linear:8")),
+        _decoder(4, 2, 8), "LlamaModel",
     ),
     "mistral": Family(
         {name: value for name, value in _LLAMA.items() if "bias" not in name and name not in _LLAMA_ALONE}
         | dict(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=6),
-        _decoder(4, 2, 8), "MistralModel", window=6, wrong=(dict(reach=0), dict(reach=6)),
+        _decoder(4, 2, 8), "MistralModel", window=6,
     ),
     "gemma3": Family(
         _GEMMA3, _decoder(3, 1, 8, "norms", "around"), "Gemma3TextModel", window=6, small=True,
-        wrong=(dict(embedding_scale=False), dict(norm="rms"), dict(activation="gelu"), dict(score_size=0),
-               dict(reach=6), dict(causal=False), dict(global_first=True), dict(rope_theta=1e4, local_theta=1e6)),
     ),
     "embedding_gemma": Family(
         _GEMMA3 | dict(use_bidirectional_attention=True, sliding_window=8), _decoder(3, 1, 8, "norms", "around"),
-        "Gemma3TextModel", window=4, small=True, wrong=(dict(causal=True), dict(reach=3), dict(reach=5)),
+        "Gemma3TextModel", window=4, small=True,
     ),
     "t5": Family(
         _T5, _t5(("wi",)), "T5EncoderModel", longest=150, quiet=_T5_QUIET,
-        wrong=(dict(score_size=0), dict(causal=True), dict(positions="rope"), dict(embedding_scale=True)),
     ),
     "t5_gated": Family(
         _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), _t5(("wi_0", "wi_1")), "T5EncoderModel",
-        longest=150, quiet=_T5_QUIET, wrong=(dict(activation="gelu"), dict(activation="silu")),
+        longest=150, quiet=_T5_QUIET,
     ),
     "mpnet": Family(
         dict(_BERT_SIZES, model_type="mpnet", architectures=["MPNetForMaskedLM"], hidden_act="gelu",
@@ -233,7 +225,7 @@ FAMILIES = {
         | {"encoder.layers.{}.attn.Wqkv.weight": (3 * H, H), "encoder.layers.{}.attn.out_proj.weight": (H, H),
            "encoder.layers.{}.mlp.fc11.weight": (F, H), "encoder.layers.{}.mlp.fc12.weight": (F, H),
            "encoder.layers.{}.mlp.fc2.weight": (H, F)},
-        "NomicBertModel", wrong=(dict(activation="gelu"), dict(positions="none"), dict(rope_theta=1e4)),
+        "NomicBertModel",
     ),
     "gte": Family(
         dict(_BERT_SIZES, model_type="gte", architectures=["GteModel"], hidden_act="gelu", type_vocab_size=1,
@@ -245,7 +237,7 @@ FAMILIES = {
              "encoder.layer.{}.attention.qkv_proj": (3 * H, H), "encoder.layer.{}.attention.o_proj": (H, H),
              "encoder.layer.{}.mlp.down_proj": (H, F)}
         ),
-        "GteModel", wrong=(dict(activation="gelu_tanh"), dict(rope_theta=1e4)),
+        "GteModel",
     ),
 }  # fmt: skip
 

@@ -50,12 +50,7 @@ def with_bytes(annotation, placed):
         if start < 0:
             return {"start_token": -1, "end_token": -1, "start_byte": -1, "end_byte": -1}
         first, last = placed[start], placed[end - 1]
-        return {
-            "start_token": start,
-            "end_token": end,
-            "start_byte": first["start_byte"],
-            "end_byte": last["end_byte"],
-        }
+        return {"start_token": start, "end_token": end, "start_byte": first["start_byte"], "end_byte": last["end_byte"]}
 
     long_answer, short_answers, yes_no = annotation
     return {

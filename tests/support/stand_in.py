@@ -38,20 +38,11 @@ def answer(key):
 
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(answers[0]["term"]))
     record(key)
-    if "leaves" in answers[0] and os.fork() == 0:
-        await_file(answers[0]["leaves"])
-    if "until" in answers[0]:
-        await_file(answers[0]["until"])
+    while "until" in answers[0]:
+        __import__("time").sleep(0.01)
     if "out" in answers[0]:
         print(answers[0]["out"], flush=True)
     return answers[0].get("code", 0)
-
-
-def await_file(name):
-    import time
-
-    while not os.path.exists(path(name)):
-        time.sleep(0.01)
 
 
 def record(key):
@@ -77,7 +68,7 @@ def gcloud():
             write(ARGV[4], kind)
     if verb == "delete" and not code:
         os.unlink(path(group))
-        if os.path.exists(path("tpu-vm")) and not os.path.exists(path("slice-stays")):
+        if os.path.exists(path("tpu-vm")):
             os.unlink(path("tpu-vm"))
     if verb == "scp" and "--recurse" not in ARGV:
         for host in hosts():
@@ -94,7 +85,7 @@ def copy(source, target):
 def ssh(command):
     import subprocess
 
-    code = answer("ssh run" if "worker.sh start" in command else "ssh follow" if "follow" in command else "ssh prepare")
+    code = answer("ssh run" if "worker.sh start" in command else "ssh prepare")
     for host in hosts():
         there = subprocess.run(["bash", "-c", command], cwd=host, env={**os.environ, "HOME": host})
         code = code or there.returncode

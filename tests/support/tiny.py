@@ -6,7 +6,7 @@ from conftest import REPOSITORY
 
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
-from retrieval.pipeline import runner
+from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
 from support import small_pipelines  # noqa: F401
 
@@ -62,3 +62,10 @@ def execute(run, *names):
     runner.open_run(run)
     for name in names or run.config.stages:
         runner.run_stage(run, name)
+
+
+def complete(run):
+    """Checks a run and does its stages, as the program would; the run."""
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.data.corpora.corpus_kind import Source
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 
 COLOURS = ("red", "green", "blue", "white", "black", "brown", "yellow", "orange")
 ANIMALS = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee", "cow", "pig", "rat", "elk", "emu", "yak", "ape")
@@ -115,6 +117,14 @@ def write_squad(path, articles: int = 12) -> None:
         ]
         data.append({"title": name, "paragraphs": [{"context": text, "qas": questions}]})
     path.write_text(json.dumps({"version": "1.1", "data": data}))
+
+
+def write_set(folder: Path, passages: dict[str, str], queries: dict[str, str], answers: dict[str, str]) -> Path:
+    """A BEIR folder of texts by their ids; one passage answers each of the queries that have one."""
+    candidates = [Candidate(id, "", text) for id, text in passages.items()]
+    qrels = {query: {id: 1} for query, id in answers.items()}
+    beir.write_folder(folder, RetrievalSet(folder.name, queries, candidates, {"test": qrels}))
+    return folder
 
 
 def _answer(text: str, answer: str) -> dict:

@@ -177,9 +177,3 @@ def dies_at(kind, name):
             return OSError("the machine is gone")
 
     return fails
-
-
-def copy_up(bucket, folder):
-    """Puts a work directory of the disk on the store, under `URL`."""
-    for name, content in contents(folder, ["."]).items():
-        bucket.path(f"{URL.removeprefix('s3://')}/{name}").write_bytes(content)

@@ -3,8 +3,8 @@
 from conftest import REPOSITORY
 
 from configs import fine_tune
-from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.run import Run
+from support.tiny import complete
 
 
 def tuned(model, folder, **changes):
@@ -14,9 +14,4 @@ def tuned(model, folder, **changes):
     config.train.update(steps=4, batch_size=8, learning_rate=1e-3)
     config.loop.update(validate_every=2, checkpoint_every=2)
     config.update_from_flattened_dict(changes)
-    run = Run(config, folder, REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    runner.open_run(run)
-    for stage in config.stages:
-        runner.run_stage(run, stage)
-    return run
+    return complete(Run(config, folder, REPOSITORY / "requirements.lock"))

@@ -101,9 +101,6 @@ class Workplace:
             assert time.monotonic() < deadline, f"no {key}, only {self.keys()}"
             time.sleep(0.01)
 
-    def touch(self, name: str) -> None:
-        (self.root / name).touch()
-
     def run_on(self, folder: Path, command: str) -> int:
         """The exit code of a shell's command in a folder, which is a host's home."""
         environment = {**self.environment, "HOME": str(folder)}
