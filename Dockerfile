@@ -1,7 +1,9 @@
 # The program with the versions that are tested, each with its hash, and without root:
-#   docker build --tag=retrieval .                                          trains, on TPUs and on gs://
-#   docker build --tag=retrieval-serve --build-arg=EXTRAS=serve,gs .        searches and serves, without TensorFlow
-FROM python:3.11-slim-bookworm AS build
+#   docker build --tag=retrieval .                                                      trains, on TPUs and on gs://
+#   docker build --tag=retrieval-serve --target=serve --build-arg=EXTRAS=serve,gs .     serves, without TensorFlow
+# --build-arg=PYTHON=python:3.11-slim-bookworm@sha256:... fixes the base image too.
+ARG PYTHON=python:3.11-slim-bookworm
+FROM $PYTHON AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ARG EXTRAS=train,serve,gs,tpu
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir pip==26.3 setuptools==84.2.1
@@ -13,7 +15,7 @@ RUN wheel=$(echo /wheels/*.whl) && hash=$(sha256sum "$wheel" | cut -d ' ' -f 1) 
     && /venv/bin/pip install --no-cache-dir -c requirements.lock -c launch/serve.lock -c launch/image.lock \
     "retrieval-jax[$EXTRAS] @ file://$wheel#sha256=$hash"
 
-FROM python:3.11-slim-bookworm
+FROM $PYTHON AS program
 RUN useradd --uid=10001 --create-home app
 COPY --from=build /venv /venv
 USER 10001
@@ -21,3 +23,12 @@ WORKDIR /home/app
 # Large buffers stay with the process, as launch/environment.sh says.
 ENV PATH=/venv/bin:$PATH GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 ENTRYPOINT ["python", "-m", "retrieval.main"]
+
+# /run is a finished run, /keys has a key a line: nothing is served to who has none (docs/guides/launch.md).
+FROM program AS serve
+EXPOSE 8080
+HEALTHCHECK --interval=10s --start-period=180s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/ready', timeout=5)"]
+CMD ["--workdir=/run", "--stage=serve", "--config.serve.host=0.0.0.0", "--config.serve.keys_file=/keys"]
+
+FROM program

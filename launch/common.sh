@@ -1,6 +1,8 @@
 # Sourced by tpu_vm.sh, gke.sh and slurm.sh, which declare `actions`, `options` (name to default; yes and no make a
 # switch) and `usage`. `parse` leaves the `action`, the options, and in `training` the arguments of retrieval.main.
 
+origin=${OLDPWD:-$PWD} # where the script was called
+
 fail() {
   printf 'error: %s\n' "$1" >&2
   exit 2
@@ -146,6 +148,59 @@ check_slices() {
     /*) say "warning: --workdir=$workdir must be a folder that all hosts share, and that outlives them" ;;
     *) fail "--workdir=$workdir would be another folder on every host, deleted with it; name one such as gs://BUCKET/RUN" ;;
   esac
+}
+
+# Of the arguments those that name files or folders of this machine, or data in a bucket, by themselves or with commas
+# between: sets `given` and `targets`, what is there and where hosts have it, and names that place in `training`. Runs in a
+# bucket stay, for the program reads them there.
+find_inputs() {
+  local i j field parts path before
+  given=() targets=()
+  for i in "${!training[@]}"; do
+    [[ ${training[i]} =~ ^--config\.([a-z_.]+)=(.+)$ ]] || continue
+    field=${BASH_REMATCH[1]}
+    before=${#given[@]}
+    IFS=, read -r -a parts <<< "${BASH_REMATCH[2]}"
+    for j in "${!parts[@]}"; do
+      path=${parts[j]}
+      if [[ $path = gs://* ]]; then
+        [[ $field =~ ^(corpus|vocab|(sets|pairs|spans)\..*)$ ]] || continue
+      else
+        [[ $path = /* ]] || path=$origin/$path
+        [[ $field != plugins && -e $path ]] || continue
+        [[ $workdir = gs://* ]] || fail "$path is here, and not on the hosts: put it where they see it, or name a gs:// --workdir"
+      fi
+      given+=("${path%/}")
+      parts[j]=run/inputs/${#given[@]}/$(basename "$path")
+      targets+=("${parts[j]}")
+    done
+    [ ${#given[@]} -gt "$before" ] || continue
+    printf -v path '%s,' "${parts[@]}"
+    training[i]=--config.$field=${path%,}
+  done
+}
+
+# Where `stage` puts a file of this machine; what is in a bucket stays where it is.
+staged() {
+  if [[ $1 = gs://* ]]; then echo "$1"; else echo "${workdir%/}-inputs/$2/$(basename "$1")"; fi
+}
+
+# Checks the arguments on this machine, as the program does before its first stage, with as many CPU devices as a slice has.
+check_config() {
+  local arguments=() argument folder
+  for argument in "${asked[@]}"; do
+    case $argument in
+      --workdir=*) ;;
+      *://*) say "not checked here, for it is read from a bucket: $argument" && return ;;
+      *) arguments+=("$argument") ;;
+    esac
+  done
+  [ -x .venv/bin/python ] || dry || { say "not checked here, for there is no .venv: source launch/environment.sh" && return; }
+  if dry; then folder=FOLDER; else folder=$(mktemp -d); fi
+  execute env -C "$origin" JAX_PLATFORMS=cpu "PYTHONPATH=$PWD" "XLA_FLAGS=--xla_force_host_platform_device_count=$1" \
+    "$PWD/.venv/bin/python" -m retrieval.main "${arguments[@]}" "--workdir=$folder/run" --check ||
+    { rm -rf "$folder" && fail "the run would not start, see above; nothing was created"; }
+  rm -rf "$folder"
 }
 
 # The tree of the last commit, packed into `archive`: what is run can be found again.

@@ -8,12 +8,15 @@ usage() {
   cat << 'END'
 launch/tpu_vm.sh ACTION --name=NAME [options] [-- arguments of retrieval.main]
 
+  check     check the arguments on this machine, as a run does before its first stage; nothing is created
+  stage     copy the files of this machine that the arguments name to the bucket, into WORKDIR-inputs
   create    ask for a TPU slice (a queued resource) and wait until it is there
   copy      put the last commit on all its hosts, in the place of an earlier one; .venv and run/ stay
   install   .venv with requirements.lock and jax[tpu], on all hosts
+  fetch     copy what was staged, and data in a bucket that the arguments name, to all hosts
   run       start retrieval.main on all hosts and show its output; the exit code is that of the first host that failed
   attach    show the output of the run again, from its beginning to its end
-  up        create, copy, install, run; all of it again after a preemption or exit code 75
+  up        check, stage, create, copy, install, fetch, run, delete; from `create` on again after a preemption
   status    the states of the queued resource and of the slice
   delete    delete both
 
@@ -23,22 +26,24 @@ launch/tpu_vm.sh ACTION --name=NAME [options] [-- arguments of retrieval.main]
   --runtime=VERSION     of the machine image, if not the usual one of the type
   --spot                cheaper, and may be preempted
   --timeout=SECONDS     how long to wait in the queue (14400)
-  --retries=N           how often `up` starts again (10)
-  --detach              `run` ends when the run has started
-  --delete-after        `up` deletes the slice after a run that succeeded
+  --service-account=S   of the slice, if not the project's default one (create, up)
+  --retries=N           how often a run is started again (10)
+  --detach              `run` and `up` end when the run has started; the slice goes on, and after `up` deletes itself
+  --keep                `up` leaves the slice as it is, however the run ends
   --dry-run             only print the commands
 
 POLL_SECONDS (15) in the environment is the time between two looks at a state.
 END
 }
 
-actions="create copy install run attach up status delete"
+actions="check stage create copy install fetch run attach up status delete"
 declare -A options=(
   [name]='' [project]='' [zone]='' [type]='' [runtime]='' [spot]=no [timeout]=14400 [retries]=10
-  [detach]=no [delete-after]=no [dry-run]=no
+  [service-account]='' [detach]=no [keep]=no [dry-run]=no
 )
 restart_code=75 # EX_TEMPFAIL: retrieval.main saved what it had, because its machine is going away
 error_code=2    # wrong arguments: starting again would not help
+lost_code=255   # of ssh
 making=         # not empty while this call has a slice half made
 paid=           # not empty while a slice is there that costs money
 child=          # the process group of the gcloud that shows a run
@@ -51,6 +56,14 @@ tpus() {
 
 advice() {
   quoted launch/tpu_vm.sh "$1" "--name=${options[name]}" "--project=${options[project]}" "--zone=${options[zone]}"
+}
+
+# Of JAX, of a slice: v2 to v3 are counted in cores, which are devices, v4 and v5p in cores of which a device has two.
+devices() {
+  case ${options[type]} in
+    v4-* | v5p-*) echo $((${options[type]##*-} / 2)) ;;
+    *) echo "${options[type]##*-}" ;;
+  esac
 }
 
 usual_runtime() {
@@ -73,6 +86,7 @@ is_listed() {
 create() {
   local spot=()
   [ "${options[spot]}" = no ] || spot=(--spot)
+  [ -z "${options[service-account]}" ] || spot+=("--service-account=${options[service-account]}")
   ! is_listed queued-resources '' || fail "${options[name]} exists already; '$(advice delete)' deletes it"
   tpus queued-resources create "${options[name]}" "--node-id=${options[name]}" "--accelerator-type=${options[type]}" \
     "--runtime-version=$runtime" "${spot[@]}"
@@ -124,9 +138,24 @@ install_all() {
   on_all_hosts "$(worker install)"
 }
 
+stage() {
+  local i
+  for i in "${!given[@]}"; do
+    [[ ${given[i]} = gs://* ]] ||
+      execute gcloud storage cp --recursive "--project=${options[project]}" "${given[i]}" "${workdir%/}-inputs/$((i + 1))/"
+  done
+}
+
+fetch() {
+  local i pairs=()
+  for i in "${!given[@]}"; do pairs+=("$(staged "${given[i]}" $((i + 1)))" "${targets[i]}"); done
+  [ ${#pairs[@]} -eq 0 ] || on_all_hosts "$(worker fetch "${pairs[@]}")"
+}
+
+# run [COMMAND]: that the first host runs when the run has ended.
 run() {
   local command_line
-  command_line=$(worker start "$(date +%s)-$$" "${training[@]}" --multihost)
+  command_line=$(worker start "$(date +%s)-$$" "${options[retries]}" "${1:-}" "${training[@]}" --multihost)
   [ "${options[detach]}" = yes ] || command_line+=" && $(worker follow)"
   on_all_hosts "$command_line"
 }
@@ -153,23 +182,32 @@ in_own_group() {
   return "$code"
 }
 
+# The slice deletes itself, so that nobody has to be there when the run ends; who follows it is sooner.
 up() {
-  local code restarts
+  local code restarts end=''
+  check_config "$(devices)"
+  stage
+  if [ "${options[keep]}" = no ]; then
+    tpus queued-resources delete "${options[name]}" --force --quiet --async
+    end=$(quoted "${command[@]}")
+  fi
   for ((restarts = 0; ; restarts++)); do
     code=0
     create
-    { copy && install_all && run; } || code=$?
+    { copy && install_all && fetch && run "$end"; } || code=$?
     [ "$code" -ne 0 ] || break
     say "${options[name]}: exit code $code"
-    should_restart "$code" || exit "$code"
+    should_restart "$code" || break
     if [ "$restarts" -ge "${options[retries]}" ]; then
       say "not started again: --retries=${options[retries]}"
-      exit "$code"
+      break
     fi
     say "starting again, $((restarts + 1)) of at most ${options[retries]} times"
     delete
   done
-  [ "${options[delete-after]}" = no ] || delete
+  # After a connection that is lost for good the run may go on.
+  [ "${options[keep]}" = yes ] || [ "${options[detach]}" = yes ] || [ "$code" -eq "$lost_code" ] || delete
+  return "$code"
 }
 
 should_restart() {
@@ -224,7 +262,8 @@ on_exit() {
     say "deleting ${options[name]}, which is not finished"
     delete || say "error: it could not be deleted; do it with: $(advice delete)"
   elif [ -n "$paid" ]; then
-    [ "$code" -le 128 ] || say "a run that has started goes on; follow it with: $(advice attach)"
+    [ "$code" -le 128 ] && [ "${options[detach]}" = no ] || say "a run that has started goes on; follow it with: $(advice attach)"
+    [ "$action" != up ] || [ "${options[keep]}" = yes ] || say "the slice deletes itself when the run has ended; else:"
     say "${options[name]} costs money until it is deleted, with: $(advice delete)"
   fi
   exit "$code"
@@ -235,9 +274,18 @@ require name
 check_name name
 check_number timeout 0
 check_number retries 0
-case $action in create | up) require type && runtime=${options[runtime]:-$(usual_runtime "${options[type]}")} ;; esac
-[ "$action" = run ] || [ "${options[detach]}" = no ] || fail "--detach is for 'run'; '$action' waits"
-case $action in run | up) check_slices ;; esac
+case $action in check | create | up) require type && runtime=${options[runtime]:-$(usual_runtime "${options[type]}")} ;; esac
+case $action in
+  run | up) ;;
+  *) [ "${options[detach]}" = no ] || fail "--detach is for 'run' and 'up'; '$action' waits" ;;
+esac
+case $action in
+  check | stage | fetch | run | up)
+    check_slices
+    asked=("${training[@]}")
+    find_inputs
+    ;;
+esac
 check_gcloud
 find_place
 
@@ -245,6 +293,7 @@ trap on_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 case $action in
+  check) check_config "$(devices)" ;;
   install) install_all ;;
   run | attach)
     dry || paid=yes

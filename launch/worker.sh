@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Called by tpu_vm.sh and gke.sh on every host with accelerators, in the copy of the repository there:
 #   worker.sh install              .venv with what requirements.lock pins, jax[tpu] of the version pinned there, and gcsfs
-#   worker.sh start ID ARGUMENTS   retrieval.main in the background, its output in run/log
+#   worker.sh fetch SOURCE TARGET ...   copies data of a bucket to this host
+#   worker.sh start ID RETRIES END ARGUMENTS   retrieval.main in the background, its output in run/log; again after exit
+#                                  code 75, at most RETRIES times. The first host then runs the command END, if it is not ''
 #   worker.sh follow               shows that output to the end, and exits with the exit code of retrieval.main
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,6 +27,14 @@ add_python() {
   sudo apt-get -o DPkg::Lock::Timeout=600 --quiet --yes install python3.11 python3.11-venv
 }
 
+fetch() {
+  while [ $# -gt 0 ]; do
+    mkdir -p "$(dirname "$2")"
+    gcloud storage cp --recursive --quiet "$1" "$(dirname "$2")/"
+    shift 2
+  done
+}
+
 # gcloud repeats its command when a connection breaks, and must not start a second run then: hence the ID.
 start() {
   local id=$1
@@ -38,9 +48,33 @@ start() {
   echo "$id" > run/id
   export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 # environment.sh says why
   : > run/log # here, not by the program: `follow` may come first
-  # A session of its own outlives the connection. When the machine stops, this shell waits for the program to save.
-  setsid bash -c 'trap : TERM; "$@" 9>&-; echo $? > run/code' bash .venv/bin/python -m retrieval.main "$@" \
-    < /dev/null >> run/log 2>&1 &
+  # A session of its own outlives the connection, and needs nobody who watches.
+  setsid launch/worker.sh supervise "$@" < /dev/null >> run/log 2>&1 &
+}
+
+# When the machine stops, this shell waits for the program to save, and neither starts nor ends anything.
+supervise() {
+  local retries=$1 end=$2 code restarts stops=
+  shift 2
+  trap 'stops=yes' TERM
+  for ((restarts = 0; ; restarts++)); do
+    code=0
+    .venv/bin/python -m retrieval.main "$@" 9>&- || code=$?
+    [ "$code" -eq 75 ] && [ -z "$stops" ] && [ "$restarts" -lt "$retries" ] || break
+    echo "starting again, $((restarts + 1)) of at most $retries times"
+    sleep "${PAUSE_SECONDS:-30}"
+  done
+  echo "$code" > run/code
+  exec 9>&- # `follow` ends
+  [ -z "$end" ] || [ -n "$stops" ] || ! is_first || { sleep "${PAUSE_SECONDS:-120}" && $end; }
+}
+
+# Of a slice; the metadata server knows.
+is_first() {
+  local number
+  number=$(curl --silent --fail --header 'Metadata-Flavor: Google' \
+    http://metadata.google.internal/computeMetadata/v1/instance/attributes/agent-worker-number) || return
+  [ "$number" = 0 ]
 }
 
 # The lock is held as long as the shell of `start` lives; a process id could be another program's after a reboot.
@@ -58,6 +92,6 @@ refuse() {
 }
 
 case ${1:-} in
-  install | start | follow) "$@" ;;
-  *) refuse "unknown action '${1:-}'; known: install, start, follow" ;;
+  install | fetch | start | supervise | follow) "$@" ;;
+  *) refuse "unknown action '${1:-}'; known: install, fetch, start, follow" ;;
 esac

@@ -34,6 +34,9 @@ _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a
 _GRACE = flags.DEFINE_float(
     "grace", signals.GRACE, "Seconds from SIGTERM to the end; 12 on spot machines of GKE, which give 15.", lower_bound=1
 )
+_CHECK = flags.DEFINE_bool(
+    "check", False, "Check the config, the files and the devices, and end before the first stage."
+)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 
@@ -78,6 +81,9 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     search = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, search, copy)
     hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
+    if _CHECK.value:
+        print(f"checked: {', '.join(names)}")
+        return
     experiment.load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
     for name in names:

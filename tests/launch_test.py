@@ -35,7 +35,10 @@ def slurm(work: Workplace) -> Workplace:
 
 
 DAY = [*PLACE, "--data=launch", "--out=results"]
-ACTIONS = [("tpu_vm.sh", ["up", *UP]), ("slurm.sh", ["run", *SLURM, "--", *SHARED])]
+ACTIONS = [
+    ("tpu_vm.sh", ["up", "--keep", *UP]),
+    ("slurm.sh", ["run", *SLURM, "--", *SHARED]),
+]
 
 
 @pytest.mark.parametrize("script, arguments", ACTIONS)
@@ -69,7 +72,7 @@ def test_an_environment_that_fails_is_not_taken_for_whole(work, calls, code):
 @pytest.mark.parametrize(
     "script, arguments, message",
     [
-        ("tpu_vm.sh", ["destroy"], "unknown action 'destroy'; known: create, copy"),
+        ("tpu_vm.sh", ["destroy"], "unknown action 'destroy'; known: check, stage, create"),
         ("gke.sh", ["status", "--clutser=c"], "unknown option '--clutser'; known: --base-image --cluster --dry-run"),
         ("tpu_vm.sh", ["status", "--name=a/../b"], "--name='a/../b': small letters, digits and dashes"),
     ],
@@ -100,7 +103,7 @@ def test_up_from_nothing_to_a_run(work):
     work.add_hosts(2)
     work.answer("queued-resources describe", {"out": "ACTIVE"})
     work.answer("main", {"out": "step 1: loss 0.5"})
-    done = work.run("tpu_vm.sh", "up", *UP, *NASTY)
+    done = work.run("tpu_vm.sh", "up", "--keep", *UP, *NASTY)
     assert [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"] == ATTEMPT
     assert all({"--worker=all", "--project=p", "--zone=z"} <= set(argv) for argv in work.argv("ssh run", "tpu-vm scp"))
     assert "--ssh-flag=-oServerAliveInterval=30" in work.argv("ssh run")[0]
@@ -146,11 +149,11 @@ def states(*outs: str) -> list[dict]:
     [
         (
             *([], states("ACTIVE", "ACTIVE", "SUSPENDING", "ACTIVE"), states("READY"), {"ssh run": [255, 0]}),
-            *(0, [*ATTEMPT, *LOOK, LOOK[0], *DELETE, *ATTEMPT], "starting again, 1 of at most 10 times\n"),
+            *(0, [*ATTEMPT, *LOOK, LOOK[0], *DELETE, *ATTEMPT, *DELETE], "starting again, 1 of at most 10 times\n"),
         ),
         (
             *(["--retries=2"], states("ACTIVE"), [], {"ssh run": [75]}),
-            *(75, [*ATTEMPT, *DELETE, *ATTEMPT, *DELETE, *ATTEMPT], "not started again: --retries=2\n"),
+            *(75, [*ATTEMPT, *DELETE, *ATTEMPT, *DELETE, *ATTEMPT, *DELETE], "not started again: --retries=2\n"),
         ),
     ],
     ids=["preempted", "the exit code says so, too often"],
@@ -164,12 +167,83 @@ def test_up_starts_again(work, arguments, resource, node, failures, code, keys, 
     assert work.keys() == keys
 
 
-def test_an_error_of_the_run_does_not_start_it_again(work):
+@pytest.mark.parametrize(
+    ("options", "code", "last"), [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])]
+)
+def test_an_error_of_the_run_ends_it_and_its_slice(work, options, code, last):
+    """But for a connection that is lost: the run may go on."""
     work.answer("queued-resources describe", {"out": "ACTIVE"})
     work.answer("tpu-vm describe", {"out": "READY"})
-    work.answer("ssh run", {"code": 1})
-    err = work.run("tpu_vm.sh", "up", *UP, code=1).stderr
-    assert work.keys() == [*ATTEMPT, *LOOK * 5] and "starting again" not in err and "launch/tpu_vm.sh delete" in err
+    work.answer("ssh run", {"code": code})
+    err = work.run("tpu_vm.sh", "up", *options, *UP, code=code).stderr
+    assert work.keys() == [*ATTEMPT, *LOOK * (0 if code == 2 else 5), *last] and "starting again" not in err
+    assert ("launch/tpu_vm.sh delete" in err) == (not last)
+
+
+def test_a_config_that_would_not_run_makes_no_slice(work):
+    work.add_tool(work.repository / ".venv/bin/python")
+    work.answer("main", {"code": 2})
+    assert "nothing was created" in work.run("tpu_vm.sh", "up", *UP, code=2).stderr
+    assert work.keys() == ["main"]
+    [argv] = work.argv("main")
+    assert argv[1:4] == ["-m", "retrieval.main", TRAINING[0]] and argv[-1] == "--check"
+    assert "/mnt/bucket/run" not in " ".join(argv)
+
+
+def test_files_of_this_machine_are_staged_and_named_where_the_hosts_have_them(work):
+    """Beside data in a bucket; a run in a bucket is read there."""
+    work.add_hosts(1)
+    work.touch("dump.xml.bz2")
+    (work.root / "nfcorpus").mkdir()
+    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    sets = f"--config.sets.beir={work.root}/nfcorpus/,gs://data/scifact"
+    own = [
+        "--workdir=gs://b/run",
+        "--config.corpus=dump.xml.bz2",
+        sets,
+        "--config.base=gs://b/base",
+        "--config.vocab=none",
+    ]
+    err = work.run("tpu_vm.sh", "up", *PLACE, "--type=v5litepod-8", "--", "--config=mlm", *own).stderr
+    assert "not checked here, for it is read from a bucket: --config.sets.beir" in err
+    copies = [argv[3:] for argv in work.argv("storage cp")]
+    at = "run/inputs"
+    assert copies == [
+        ["--recursive", "--project=p", f"{work.root}/dump.xml.bz2", "gs://b/run-inputs/1/"],
+        ["--recursive", "--project=p", f"{work.root}/nfcorpus", "gs://b/run-inputs/2/"],
+        ["--recursive", "--quiet", "gs://b/run-inputs/1/dump.xml.bz2", f"{at}/1/"],
+        ["--recursive", "--quiet", "gs://b/run-inputs/2/nfcorpus", f"{at}/2/"],
+        ["--recursive", "--quiet", "gs://data/scifact", f"{at}/3/"],
+    ]
+    assert work.keys().index("storage cp") < work.keys().index("queued-resources list")
+    [main] = work.argv("main")
+    assert main[4:] == [
+        *["--workdir=gs://b/run", f"--config.corpus={at}/1/dump.xml.bz2"],
+        *[f"--config.sets.beir={at}/2/nfcorpus,{at}/3/scifact", "--config.base=gs://b/base", "--config.vocab=none"],
+        "--multihost",
+    ]
+    missing = work.run("tpu_vm.sh", "up", *UP, f"--config.corpus={work.root}/dump.xml.bz2", code=2)
+    assert "dump.xml.bz2 is here, and not on the hosts" in missing.stderr
+
+
+@pytest.mark.parametrize(("codes", "number", "ends"), [([75, 0], "0", True), ([1], "0", True), ([0], "1", False)])
+def test_a_slice_starts_its_run_again_and_deletes_itself(work, codes, number, ends):
+    work.add_hosts(1)
+    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    work.answer("main", *({"code": code} for code in codes))
+    work.answer("curl", {"out": number})
+    work.environment["PAUSE_SECONDS"] = "0.1"
+    done = work.run("tpu_vm.sh", "up", "--detach", *UP)
+    assert "the slice deletes itself" in done.stderr and "attach" in done.stderr
+    work.wait_for("curl")
+    assert (
+        len(work.calls("main")) == len(codes)
+        and (work.root / "hosts/host0/retrieval/run/code").read_text() == f"{codes[-1]}\n"
+    )
+    if ends:
+        work.wait_for("queued-resources delete")
+        tail = ["run-1", "--force", "--quiet", "--async", "--project=p", "--zone=z"]
+        assert work.argv("queued-resources delete")[0][-6:] == tail
 
 
 def test_an_interrupted_run_is_kept(work):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import subprocess
 import sys
 
 import pytest
@@ -382,3 +383,12 @@ def test_a_run_reads_missing_stages_from_its_base(tmp_path, stages):
     records.write_record(base, "prepare", records.read_record(base, "prepare") | {"inputs": {"files": "others"}})
     runner.run_stage(run, "evaluate")
     assert stages["evaluate"].function.calls == 3  # the base was made anew
+
+
+def test_a_check_looks_at_everything_and_writes_nothing(tmp_path):
+    arguments = ["--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}", "--check"]
+    command = [sys.executable, "-m", "retrieval.main", *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("checked: prepare, sets, ") and not any(tmp_path.iterdir())
+    wrong = subprocess.run([*command, "--config.train.batch_size=1000"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert wrong.returncode == 2 and "1000" in wrong.stderr and not any(tmp_path.iterdir())

@@ -113,7 +113,7 @@ def branch(linear: Any, x: jax.Array, last: Any = times) -> jax.Array:
 def set_dropout(layer: nnx.Module, rate: float, key: jax.Array | None) -> None:
     """Gives the adapters of a layer the keys of their masks, by the key of the layer."""
     if rate and key is not None:
-        adapted = (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
+        adapted: Any = (module for _, module in nnx.iter_modules(layer) if hasattr(module, A))
         for number, linear in enumerate(adapted):
             # Numbers that are of no other mask of the layer.
             linear.lora_key = nnx.Variable(jax.random.fold_in(key, 16 + number))

@@ -57,6 +57,7 @@ def copy_encoder(encoder: Transformer, into: Transformer, name: str) -> None:
 
 def _described(encoder: Transformer, params: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes of parameters, and what those of the same shapes may be used for in other ways."""
-    config, flat = encoder.config, traverse_util.flatten_dict(params, sep="/")
+    config = encoder.config
+    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     meaning = {name: getattr(config, name) for name in ("num_heads", "layer_norm_epsilon")}
     return {path: np.shape(leaf) for path, leaf in flat.items()} | meaning | dataclasses.asdict(config.architecture)

@@ -92,7 +92,7 @@ class Stage:
     files: Callable[[Any], Sequence[Path]] = lambda run: ()
     fetch: Callable[[Any], None] = lambda run: None
     check_config: tuple[Callable[[ConfigDict], None], ...] = ()
-    check: tuple[Callable[[Any], None], ...] = ()
+    check: tuple[Callable[[Any], object], ...] = ()
     check_reader: Callable[[Any, Any], None] = lambda writer, reader: None
     fixed: Fixed | None = None
     everywhere: bool = False

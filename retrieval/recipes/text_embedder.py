@@ -56,16 +56,13 @@ class TextEmbedder:
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-
-        def rows(texts: Sequence[str]) -> list[list[list[int]]]:
-            return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
-
-        self._write(folder, name, queries, total, rows, self._query_tower)
+        self._write(
+            folder, name, queries, total, lambda texts: [[ids] for ids in self._tokens(texts)], self._query_tower
+        )
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
-        rows = functools.partial(candidate_windows, self._config, self._vocabulary)
-        self._write(folder, name, documents, total, rows, self._document_tower)
+        self._write(folder, name, documents, total, self._windows, self._document_tower)
 
     def score_all(
         self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int

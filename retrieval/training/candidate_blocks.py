@@ -147,13 +147,12 @@ def of_scores(
         of_logarithm_GBC = gradient_GBC * score_GBC
         of_scales = of_logarithm_GBC.sum(axis=2).T, of_logarithm_GBC.sum(axis=1).T
         gradient_GBC *= factors(anchors, block)
-    of_all_rows = None if jax.sharding.get_abstract_mesh().empty else P()  # the sum over all devices' rows
     # A segment is a part of its own size and of all later ones.
     sums_BC = list(itertools.accumulate(gradient_GBC[::-1]))[::-1]
     of_anchors, of_block = [], []
     for (a, b), sum_BC in zip(segments(sizes), sums_BC):
         of_anchors.append(product("bc,ce->be", sum_BC, block.embedding_NE[:, a:b]))
-        of_block.append(product("bc,be->ce", sum_BC, anchors.embedding_BE[:, a:b], of_all_rows))
+        of_block.append(product("bc,be->ce", sum_BC, anchors.embedding_BE[:, a:b], summed()))
     return (jnp.concatenate(of_anchors, axis=1), of_scales[0]), (jnp.concatenate(of_block, axis=1), of_scales[1])
 
 
@@ -174,3 +173,8 @@ def product(equation: str, a: Any, b: Any, out_sharding: P | None = None) -> jax
     """A product of two matrices of float32."""
     # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
     return jnp.einsum(equation, a, b, precision=jax.lax.Precision.HIGHEST, out_sharding=out_sharding)
+
+
+def summed() -> P | None:
+    """The sharding of a sum over all devices' rows."""
+    return None if jax.sharding.get_abstract_mesh().empty else P()

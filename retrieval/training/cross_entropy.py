@@ -179,8 +179,8 @@ def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) ->
     scale_GB1 = (of_loss_B / temperature)[None, :, None]
     of_pairs, sums = zip(
         *(
-            _gradients(*pair, settings, temperature, place, normalizer_GB, scale_GB1, *of_mean)
-            for place, pair in enumerate(pairs)
+            _gradients(anchors, candidates, settings, temperature, place, normalizer_GB, scale_GB1, *of_mean)
+            for place, (anchors, candidates) in enumerate(pairs)
         )
     )
     return of_pairs, None if learned is None else -sum(sums) / learned

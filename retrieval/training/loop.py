@@ -41,6 +41,7 @@ class Objective(Protocol):
           batch: its fields, and `step`, how many steps came before.
           key: of dropout.
         """
+        ...
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):

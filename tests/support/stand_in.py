@@ -57,6 +57,8 @@ def record(key):
 def gcloud():
     if ARGV[0] == "config":
         return answer(f"config {ARGV[2]}")
+    if ARGV[0] == "storage":
+        return answer("storage cp")
     group, verb = ARGV[2:4]
     if verb == "ssh":
         return ssh(next(a for a in ARGV if a.startswith("--command=")).removeprefix("--command="))

@@ -25,7 +25,7 @@ PLACE = ["--name=run-1", "--project=p", "--zone=z"]
 UP = [*PLACE, "--type=v3-32", "--", *TRAINING]
 SLURM = ["--name=run-1", "--nodes=2", "--gpus=4"]
 SHARED = ["--config=configs/mlm.py", "--workdir=/shared/run"]
-STAND_INS = ["gcloud", "xpk", "sbatch", "srun", "scontrol", "squeue", "scancel", "python3.11"]
+STAND_INS = ["curl", "gcloud", "xpk", "sbatch", "srun", "scontrol", "squeue", "scancel", "python3.11"]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.runtime.arrays import first_highest, on_every_device
-from retrieval.training.candidate_blocks import everywhere, product
+from retrieval.training.candidate_blocks import product, summed
 
 _PRODUCTS = 2**24  # of a block: 64 MiB of them, three times in the backward pass
 _NONE = -1e30  # less than any product
@@ -105,7 +105,7 @@ def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
         weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA, least_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
-        of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, everywhere())
+        of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, summed())
         return of_query_BAE + product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
 
     of_query_BAE, of_document_TJLE = jax.lax.scan(add, jnp.zeros_like(query_BAE), (*blocks, gradient_TBJ))

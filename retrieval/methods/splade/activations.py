@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from retrieval.training.candidate_blocks import everywhere
+from retrieval.training.candidate_blocks import summed
 
 _PLACES = 8  # of a block
 
@@ -64,14 +64,14 @@ def _backward(block: int, residuals: tuple, gradient_BV: jax.Array) -> tuple:
         hidden_BCH, _, place_C = of_block
         chosen_BCV = place_BV[:, None] == place_C[:, None]
         gradient_BCV = jnp.where(chosen_BCV, gradient_BV[:, None], 0).astype(hidden_BLH.dtype)
-        of_table_VH += _product("bcv,bch->vh", gradient_BCV, hidden_BCH, everywhere())
+        of_table_VH += _product("bcv,bch->vh", gradient_BCV, hidden_BCH, summed())
         return of_table_VH, _product("bcv,vh->bch", gradient_BCV, table_VH).astype(hidden_BLH.dtype)
 
     start = jnp.zeros_like(table_VH, jnp.float32)
     of_table_VH, of_hidden_TBCH = jax.lax.scan(add, start, _blocks(hidden_BLH, counted_BL, block))
     B, L, H = hidden_BLH.shape
     of_hidden_BLH = jnp.moveaxis(of_hidden_TBCH, 0, 1).reshape(B, -1, H)[:, :L]
-    of_bias_V = jnp.einsum("bv->v", gradient_BV, out_sharding=everywhere())
+    of_bias_V = jnp.einsum("bv->v", gradient_BV, out_sharding=summed())
     return of_hidden_BLH, None, of_table_VH.astype(table_VH.dtype), of_bias_V
 
 
