@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import markdown, number, spread
 from benchmarks.worker import PROCESSOR, MissingError
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 _Rounds = Sequence[Mapping[str, float]]
 

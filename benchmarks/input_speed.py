@@ -21,13 +21,14 @@ from ml_collections import ConfigDict
 
 from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
-from retrieval import cli, files
-from retrieval.errors import UserError
-from retrieval.pipeline import fixed, records
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import kept_config
-from retrieval.recipes import examples
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.recipes.placement import make_mesh
+from retrieval.runs.fitting import examples
+from retrieval.runs.pipeline import fixed, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import kept_config
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 

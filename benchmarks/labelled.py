@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.config import MODELS
 from benchmarks.contest import System, Target, Work
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 
 _PEER = "sentence-transformers, Trainer"
 _BATCH = 64

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.examples.packing import Packing
-from retrieval.errors import UserError
 
 if TYPE_CHECKING:  # peers read pairs too, in an environment that lacks what it imports
     from ml_collections import ConfigDict

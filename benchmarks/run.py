@@ -20,12 +20,13 @@ from absl import logging as absl_logging
 
 from benchmarks import contest
 from benchmarks.works import LABELLED, WORKS, Sizes
-from retrieval import cli, files
-from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.runner import run_stage, take_run
-from retrieval.pipeline.work_directory import kept_config
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.runner import run_stage, take_run
+from retrieval.runs.pipeline.work_directory import kept_config
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")

@@ -23,8 +23,9 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks.measure import markdown, spread, timed
-from retrieval import cli, files
-from retrieval.errors import UserError, unknown_name
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.search import scann
 from retrieval.search.exact import ExactIndex, recall
 from retrieval.search.scann import ScannIndex

@@ -24,9 +24,10 @@ import numpy as np
 from absl import flags
 
 from benchmarks.measure import markdown
-from retrieval import cli, files
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 
 _OUT = flags.DEFINE_string("results", None, "The JSON file that is written.")
 _CLIENTS = flags.DEFINE_list("clients", ["1", "8", "32"], "How many clients ask at once, one measurement each.")

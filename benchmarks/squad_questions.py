@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir, reqa
-from retrieval.errors import UserError
 from retrieval.methods.writer.examples import Expansion, to_line
 
 _SEED, _HELD_OUT = 0, 3000

@@ -14,15 +14,15 @@ from benchmarks import config as benchmark
 from benchmarks import labelled, pairs
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import training
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.models.encoder_folder import written_config
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
 from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.runs.fitting import examples
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"

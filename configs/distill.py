@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.config.experiment import defaults, sized
 from retrieval.configs import embedders, embedding
-from retrieval.errors import UserError
 
 
 def get_config(size: str = "full") -> ConfigDict:
@@ -63,8 +63,8 @@ def complete(config: ConfigDict) -> None:
 
 def _temperature(config: ConfigDict, teacher: str) -> float:
     """What an embedder's scores are divided by: what it was trained with; 1 for a cross-encoder, or without cosines."""
-    from retrieval.pipeline.run import Run
-    from retrieval.recipes import exported_towers, text_embedder
+    from retrieval.runs.pipeline.run import Run
+    from retrieval.runs.weights import exported_towers, text_embedder
 
     run, field = Run(config, Path(), Path()), "config.teacher.model"
     if text_embedder.kind_of(teacher, field, run) is not text_embedder.EMBEDDERS:

@@ -25,10 +25,10 @@ With hard negatives that BM25 finds for the questions of `split.set`, add to tha
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.config.experiment import sized
 from retrieval.configs import embedders, published
 from retrieval.configs.fine_tuning import on_labelled_examples
-from retrieval.errors import UserError
 
 
 def get_config(size: str = "full") -> ConfigDict:

@@ -6,9 +6,9 @@
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.configs import embedding
 from retrieval.configs.embedding import complete as complete
-from retrieval.errors import UserError
 
 
 def get_config(model: str = "") -> ConfigDict:

@@ -30,10 +30,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import unknown_name
 from retrieval.config.experiment import defaults
 from retrieval.configs import fine_tune, laptop, published
 from retrieval.configs.fine_tuning import on_labelled_examples
-from retrieval.errors import unknown_name
 
 _MODEL = "hf:sentence-transformers/all-MiniLM-L6-v2"
 _PAIRS = "pairs:"

@@ -54,10 +54,10 @@ def start_from(model: str, config: ConfigDict, flag: str) -> None:
     Raises:
       UserError: it is no model, or a part of it is not understood here.
     """
-    from retrieval.errors import UserError, hub_hint
+    from retrieval.common.errors import UserError, hub_hint
+    from retrieval.common.runtime import hub
     from retrieval.models.encoders.family import is_encoder
-    from retrieval.recipes import exported_towers
-    from retrieval.runtime import hub
+    from retrieval.runs.weights import exported_towers
 
     folder: Path = hub.path(model)
     if not folder.exists():

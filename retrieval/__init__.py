@@ -31,7 +31,7 @@ _MODULES |= dict.fromkeys(("MtebEncoder", "MtebSearch"), "mteb_models")
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
-        return importlib.import_module("retrieval.errors")
+        return importlib.import_module("retrieval.common.errors")
     if name not in _MODULES:
         raise AttributeError(f"module 'retrieval' has no attribute '{name}'")
     return getattr(importlib.import_module(f"retrieval.api.{_MODULES[name]}"), name)

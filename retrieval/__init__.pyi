@@ -1,6 +1,5 @@
 from pathlib import Path
 
-from retrieval import errors as errors
 from retrieval.api.answering import Answer as Answer
 from retrieval.api.document_index import DocumentIndex as DocumentIndex
 from retrieval.api.document_index import Hit as Hit

@@ -22,10 +22,11 @@ from absl import app, flags
 from ml_collections import ConfigDict
 from ml_collections.config_flags.tuple_parser import TupleParser
 
-from retrieval import configs, terminal
+from retrieval import configs
+from retrieval.common import terminal
+from retrieval.common.errors import UserError, listed, near, unknown_name
+from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
 from retrieval.config import experiment, fields, removed_fields, tree
-from retrieval.errors import UserError, listed, near, unknown_name
-from retrieval.runtime import artefacts, devices, ending, hosts, signals
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string(
@@ -179,7 +180,7 @@ def _add_plugins(config: ConfigDict) -> None:
 
 def kept(folder: Path | None, word: str) -> ConfigDict:
     """The config that a work directory keeps, which a word of the command needs."""
-    from retrieval.pipeline import preflight  # takes a second
+    from retrieval.runs.pipeline import preflight  # takes a second
 
     if not folder or not (folder / artefacts.CONFIG).exists():
         raise UserError(

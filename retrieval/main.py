@@ -21,9 +21,9 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from retrieval import LOCK, __version__, cli
-from retrieval.errors import UserError
-from retrieval.runtime import artefacts, hosts, signals
-from retrieval.runtime.store import is_url
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, hosts, signals
+from retrieval.common.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
@@ -70,11 +70,11 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
-    from retrieval.pipeline import overrides, preflight
-    from retrieval.pipeline.fixed import check_run
-    from retrieval.pipeline.run import Run
-    from retrieval.pipeline.runner import run_stage, take_run
-    from retrieval.pipeline.work_directory import Asked
+    from retrieval.runs.pipeline import overrides, preflight
+    from retrieval.runs.pipeline.fixed import check_run
+    from retrieval.runs.pipeline.run import Run
+    from retrieval.runs.pipeline.runner import run_stage, take_run
+    from retrieval.runs.pipeline.work_directory import Asked
 
     sources.fill_in(config)
     overrides.settle(config, cli.overridden())
@@ -109,7 +109,7 @@ def _stages(config: ConfigDict) -> Sequence[str]:
 
 def _only_read(names: Sequence[str]) -> bool:
     """Whether the stages write nothing: then no other run has to wait."""
-    from retrieval.pipeline.stage import STAGES
+    from retrieval.runs.pipeline.stage import STAGES
 
     return all(name in STAGES and STAGES[name].reads_only for name in names)
 

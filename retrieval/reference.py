@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from absl import flags
 
-from retrieval import REPOSITORY, __version__, cli, files
+from retrieval import REPOSITORY, __version__, cli
+from retrieval.common import files
 from retrieval.config import experiment, fields, tree
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
@@ -74,7 +75,7 @@ def manual(introduction: str, word: str = "") -> str:
 
 def fields_page() -> str:
     """Every field of a config."""
-    from retrieval.pipeline.stage import readers_of
+    from retrieval.runs.pipeline.stage import readers_of
 
     rows = (
         (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
@@ -90,7 +91,7 @@ def fields_page() -> str:
 
 def stages_page() -> str:
     """Every stage."""
-    from retrieval.pipeline.stage import STAGES, in_order, reads_of
+    from retrieval.runs.pipeline.stage import STAGES, in_order, reads_of
 
     config, rows = experiment.defaults(), []
     for name in in_order(STAGES, config):

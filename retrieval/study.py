@@ -20,8 +20,8 @@ from absl import flags
 from absl import logging as absl_logging
 
 from retrieval import cli
-from retrieval.errors import UserError
-from retrieval.runtime.store import is_url
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.store import is_url
 from retrieval.studies import run_table, study_report
 from retrieval.studies.run_table import Entry
 from retrieval.studies.study_results import Results

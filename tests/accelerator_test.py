@@ -15,10 +15,10 @@ from benchmarks.accelerator import __main__ as command
 from benchmarks.accelerator import data, devices, encoding, outcomes, pack, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.filler import FILLER
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.runtime.filler import FILLER
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""
 

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 from tokenizers.normalizers import StripAccents
 
-from retrieval.parsing import accents
+from retrieval.common.parsing import accents
 
 
 @pytest.mark.parametrize(

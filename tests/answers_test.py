@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.answers_reference import brute_force, tokens
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import answers, qa
 from retrieval.data.sets.answers import Answers, of_patterns, of_texts, words
-from retrieval.errors import UserError
 
 
 def holds(passage, answer, are_patterns=False):

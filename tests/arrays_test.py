@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from retrieval.runtime.arrays import first_highest
+from retrieval.common.runtime.arrays import first_highest
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])

@@ -7,9 +7,9 @@ import pytest
 from support import toy_store
 from support.toy_store import URL, contents
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import artefacts
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts
 
 pytest_plugins = ["support.machines_of_a_store"]
 pytestmark = pytest.mark.usefixtures("free_leases")

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir, relevance, set_format
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.errors import UserError
 
 CORPUS = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": 2, "text": "zwei é\\u2028", "metadata": {}}\n\n'
 QUERIES = '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "not judged"}\n'

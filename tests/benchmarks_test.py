@@ -11,7 +11,7 @@ from benchmarks import contest
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import loss
 from benchmarks.peers import fine_tune as peer
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation.metrics import per_query
 
 """What the benchmarks report, and that both sides do the same; not how fast anything is."""

@@ -9,7 +9,7 @@ from support.tiny import execute
 
 from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
 
 

@@ -12,7 +12,7 @@ import bm25s
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search import bm25, sparse
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.words import Words

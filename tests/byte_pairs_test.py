@@ -6,9 +6,9 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
 from retrieval.methods.reader.task import Rows
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"

@@ -8,9 +8,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from support import tiny
 
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight
-from retrieval.runtime import artefacts, devices, signals
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, devices, signals
+from retrieval.runs.pipeline import preflight
 from retrieval.serving import server
 
 pytest_plugins = ["support.machines_of_a_store"]

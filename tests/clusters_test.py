@@ -9,15 +9,15 @@ import pytest
 from support.refreshed_runs import assert_same, cut_off, versions_of
 from support.tiny import CHEAP, complete, execute, make_run
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
 from retrieval.methods.clusters import refresh
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import make_mesh
+from retrieval.runs.fitting import versions
+from retrieval.runs.fitting.refresh_kind import kind_of
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
-from retrieval.stages import versions
-from retrieval.stages.refresh_kind import kind_of
 
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
 CHANGES = CHEAP | {

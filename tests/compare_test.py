@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from support.tiny import make_config
 
-from retrieval import LOCK, compare, files
+from retrieval import LOCK, compare
 from retrieval.api.finished_run import FinishedRun
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.evaluation import per_query, significance
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 from retrieval.studies import run_comparison
 from retrieval.studies.study_results import Results
 

@@ -11,11 +11,11 @@ from configs.studies import pretraining_tasks
 from retrieval import cli
 from retrieval.config import experiment
 from retrieval.config.fields import check_value, declared
-from retrieval.pipeline import preflight
-from retrieval.pipeline.records import get_field
-from retrieval.pipeline.stage import STAGES
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.records import get_field
+from retrieval.runs.pipeline.stage import STAGES
 from retrieval.training.schedules import SCHEDULES
 
 # The argument of these may be a model: tests of their own have them.

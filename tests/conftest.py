@@ -29,7 +29,7 @@ else:
 import jax
 from support import toy_corpus
 
-from retrieval import files
+from retrieval.common import files
 from retrieval.data.shards import local_runner
 from retrieval.evaluation import display, report_page
 

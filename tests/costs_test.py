@@ -5,8 +5,8 @@ import pytest
 from support.tiny import make_config
 
 from retrieval.evaluation import per_query
-from retrieval.recipes.encoding_cost import operations, some
-from retrieval.stages import costs
+from retrieval.runs.fitting.encoding_cost import operations, some
+from retrieval.runs.ranking import costs
 
 H, M, LAYERS, V = 16, 32, 3, 50  # sizes of the model below
 SIZES = {"model.hidden_size": H, "model.mlp_size": M, "model.num_layers": LAYERS, "model.num_heads": 2}

@@ -7,8 +7,8 @@ from safetensors.numpy import load_file, save_file
 from support.modules import spread
 from support.tiny_pairs import CONFIG, pairs, scores
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.template import PairTemplate
-from retrieval.errors import UserError
 from retrieval.methods.reranker.model import (
     CrossEncoder,
     check_cross_encoder,

@@ -10,7 +10,7 @@ from flax import nnx
 from support.modules import spread
 from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.reranker.model import CrossEncoder, relevance
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.text import Text

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support import tiny
 
-from retrieval import files
+from retrieval.common import files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.deepct import task
 from retrieval.search.words import Words

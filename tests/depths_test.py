@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
 from retrieval.evaluation.metrics import evaluate
 from retrieval.evaluation.runs import read_run

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from retrieval.errors import UserError
-from retrieval.runtime import devices
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_programs_are_kept_on_accelerators(monkeypatch, tmp_path, backend, envir
 PROGRAM = """
 import os, sys
 print("begins", os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
-from retrieval.runtime import devices
+from retrieval.common.runtime import devices
 devices.restart_with_large_pages()
 print("goes on", os.getpid(), input(), flush=True)
 """

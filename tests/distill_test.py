@@ -9,9 +9,10 @@ from support.command_flags import forget_flags
 from support.exported import work_directory
 from support.tiny import complete
 
-from retrieval import cli, files
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.runs.pipeline.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

@@ -14,12 +14,13 @@ from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
+from retrieval.runs.fitting import validation
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import train_state
 from retrieval.search import encoding, scann
 
 pytestmark = pytest.mark.usefixtures("one_device")

@@ -15,9 +15,10 @@ from support.tiny import execute, make_run
 from retrieval.data.sets import answers, beir, qa
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.trained import READERS
-from retrieval.pipeline import preflight
-from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import make_mesh
+from retrieval.runs.fitting import examples
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.weights import initial_parameters
 from retrieval.search import encoding
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES

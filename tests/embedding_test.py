@@ -11,11 +11,12 @@ from support.command_flags import forget_flags
 
 import retrieval
 from configs.embedders import embedder
-from retrieval import cli, files
+from retrieval import cli
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.config import experiment
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, runner
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
 
 MAKERS = {"qwen3": embedder_folders.qwen3, "modernbert": embedder_folders.modernbert}
 # A folder's name is that of a published model: whose prompts and rates are taken.

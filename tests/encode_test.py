@@ -14,12 +14,12 @@ import jax
 import numpy as np
 import pytest
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.runs.ranking import passage_lines
+from retrieval.runs.ranking.collection import Collection, repeated
 from retrieval.search import encoding, sharded_map
 from retrieval.search.vector_codes import Form
-from retrieval.stages import passage_lines
-from retrieval.stages.collection import Collection, repeated
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(0, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]

@@ -8,7 +8,7 @@ import pytest
 from support.encoder_folders import FAMILIES, H, V, write
 from support.encoder_models import load
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders import family as families
 from retrieval.models.positions import frequencies

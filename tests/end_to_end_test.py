@@ -10,10 +10,10 @@ import pytest
 from support.run_results import values
 from support.tiny import CHEAP, execute, make_run
 
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import Asked
+from retrieval.common.errors import UserError
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import Asked
 from retrieval.search import encoding, scann
 from retrieval.stages import export
 

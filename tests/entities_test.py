@@ -4,7 +4,7 @@ import html
 
 import pytest
 
-from retrieval.parsing.foreign_text import unescape
+from retrieval.common.parsing.foreign_text import unescape
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from ml_collections import ConfigDict
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation import per_query
-from retrieval.recipes import validation
+from retrieval.runs.fitting import validation
+from retrieval.runs.ranking import fused, rankings
+from retrieval.runs.ranking.fused import Fusing
+from retrieval.runs.ranking.ranked_lists import Ranking
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, fused, rankings
-from retrieval.stages.fused import Fusing
-from retrieval.stages.ranked_lists import Ranking
+from retrieval.stages import evaluate
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from configs import reqa
-from retrieval import files
-from retrieval.recipes import examples
+from retrieval.common import files
+from retrieval.runs.fitting import examples
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from conftest import REPOSITORY
 from support.tiny import execute
 
 from configs import bm25
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.methods.deepct import weighted_index
 from retrieval.methods.writer import expanded_index
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
 

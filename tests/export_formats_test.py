@@ -8,7 +8,7 @@ from support import exported
 from support.exported import VOCABULARY
 
 import retrieval
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.export import onnx_files
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.stages import export as stage

@@ -12,16 +12,17 @@ from tokenizers import Tokenizer
 
 import retrieval
 from configs import dpr, published
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
-from retrieval.errors import UserError
 from retrieval.models import export_files as folders
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.pipeline import records
-from retrieval.recipes import bert_weights, initial_parameters, trained_run
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
-from retrieval.runtime import model_folder
+from retrieval.runs.pipeline import records
+from retrieval.runs.weights import initial_parameters, trained_run
+from retrieval.runs.weights import published_weights as bert_weights
 
 
 @pytest.fixture(scope="module")

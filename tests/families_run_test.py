@@ -11,13 +11,13 @@ import pytest
 from support.run_results import values
 from support.tiny import execute, make_config, make_run
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.pipeline import preflight
-from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.weights import initial_parameters
 
 V, B, L = 50, 6, 20
 RANDOM = np.random.default_rng(0)

@@ -24,11 +24,11 @@ from ml_collections import ConfigDict
 from support import children, tiny
 from support.run_results import metrics, results, state
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.pipeline import fixed, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.runtime import signals
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import signals
+from retrieval.runs.pipeline import fixed, records, runner
+from retrieval.runs.pipeline.run import Run
 from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
@@ -166,7 +166,9 @@ def test_sigterm_ends_a_run_with_the_restart_code(command, whole, tmp_path, when
 
 
 def test_a_process_that_hears_nothing_is_gone_in_time():
-    code = "import hashlib; from retrieval.runtime import signals; signals.grace = 1; signals.heed(lambda: None); "
+    code = (
+        "import hashlib; from retrieval.common.runtime import signals; signals.grace = 1; signals.heed(lambda: None); "
+    )
     code += "print(flush=True); "
     busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:

@@ -3,9 +3,9 @@
 import pytest
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.config import fields, tree
 from retrieval.config.fields import Field, declare, of_fields, one_of, whole
-from retrieval.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,16 @@ import pytest
 from conftest import REPOSITORY, write
 from support import tiny
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import figures
+from retrieval.common.parsing import foreign_json, text_files
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.shards import tfrecords
-from retrieval.errors import UserError
-from retrieval.libraries import figures
-from retrieval.parsing import foreign_json, text_files
-from retrieval.pipeline import runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.runs.pipeline import runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path):

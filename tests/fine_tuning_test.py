@@ -14,14 +14,14 @@ from support import toy_corpus
 from support.run_results import values
 from support.tiny import execute, make_run
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples, packed_rows, validation
-from retrieval.recipes.packed_rows import with_rows
-from retrieval.stages import data_warnings, train
+from retrieval.runs.fitting import data_warnings, examples, packed_rows, validation
+from retrieval.runs.fitting.packed_rows import with_rows
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.stages import train
 from retrieval.training import sharding
 
 

@@ -16,7 +16,7 @@ from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
 from configs import ict_bfs_wlp
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import attention, fused_attention
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search import fusion
 from retrieval.search.fusion import hybrid, interleave, reciprocal_rank, weighted_sum
 

@@ -14,7 +14,8 @@ import pytest
 from support import nq_records, toy_squad
 from support.mutated import VALUES, as_json, changed, damaged
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
 from retrieval.data.corpora.passages import Limits
@@ -24,7 +25,6 @@ from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, natural_questions, reqa
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 
 PLACE = re.compile(

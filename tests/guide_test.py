@@ -10,15 +10,15 @@ from conftest import REPOSITORY
 from support import embedder_folders
 from support.tiny import CHEAP, complete, execute
 
-from retrieval import files
 from retrieval.api.loading import load
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
-from retrieval.stages import guided_pairs
+from retrieval.runs.fitting import examples
+from retrieval.runs.pairs import guided_pairs
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

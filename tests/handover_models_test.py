@@ -5,10 +5,10 @@ import pytest
 from support import exported
 from support.packages import package
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import SETS, Given
-from retrieval.errors import UserError
 from retrieval.export import onnx_files
 from retrieval.export.onnx_files import INPUTS, arrays
 from retrieval.models import tower_head

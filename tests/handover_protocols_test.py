@@ -224,7 +224,7 @@ def indexed(tmp_path_factory):
     """The work directory of BM25 over two documents."""
     from support.tiny import execute
 
-    from retrieval.pipeline.run import Run
+    from retrieval.runs.pipeline.run import Run
 
     folder = tmp_path_factory.mktemp("indexed")
     (folder / "docs").mkdir()

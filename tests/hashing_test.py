@@ -1,6 +1,6 @@
 """The hash that folders which are there already were made with."""
 
-from retrieval.runtime import hashing
+from retrieval.common.runtime import hashing
 
 
 def test_the_hash_is_what_it_always_was():

@@ -12,13 +12,13 @@ from support.hostile_pages import generated, nasty_pages
 from support.wiki_export import export, page
 from support.wiki_markup import SITE, check
 
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import articles, wikitext
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Redirect
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.wikipedia import Page, read_pages
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 
 SECONDS = 5
 REASONS = {"disambiguation", "list", "no text", "too deep", "too complex", "too large", "no title", "no id"}

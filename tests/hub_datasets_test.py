@@ -7,10 +7,10 @@ import pytest
 from pyarrow import parquet
 from support import toy_hub
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub_datasets
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.errors import UserError
-from retrieval.runtime import hub_datasets
 
 NONE = Settings("", "", "", 0)
 OF_NLI = [

@@ -11,16 +11,16 @@ from support import exported, toy_hub
 
 import retrieval
 from configs import ict
+from retrieval.common.errors import UserError, hub_hint
+from retrieval.common.runtime import hub
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError, hub_hint
 from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.methods.writer.stage import check_published
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.runtime import hub
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import initial_parameters
 from retrieval.stages import export as stage
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert"

@@ -11,7 +11,7 @@ import sys
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.pipeline.stage import STAGES
+from retrieval.runs.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
 RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"

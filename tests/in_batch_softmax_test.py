@@ -10,7 +10,7 @@ from support.devices import assert_loss_same_on_any_mesh
 from support.modules import products_of
 from support.tiny import make_config
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.recipes.recipe import check_recipe, recipe_of
 from retrieval.training.objectives.in_batch_softmax import TERMS, InBatchSoftmax
 

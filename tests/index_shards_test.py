@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search import index_shards
 from retrieval.search.exact import ExactIndex, merge
 from retrieval.search.index_shards import IndexShards

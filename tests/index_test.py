@@ -13,16 +13,17 @@ from conftest import REPOSITORY
 from support.tiny import execute
 
 from retrieval.api import own_search
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import Asked
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import CORPUS, TRAINED, open_collection
 from retrieval.search import encoding, index_shards, scann
 from retrieval.search.bm25 import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
 from retrieval.search.scann import Scann
-from retrieval.stages import index, indexes, mine, search
-from retrieval.stages.collection import CORPUS, TRAINED, open_collection
+from retrieval.stages import index, mine, search
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 

@@ -12,17 +12,17 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from configs import ict, mlm, seed_encoder
+from retrieval.common.errors import UserError
+from retrieval.common.files import write_json
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.files import write_json
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import initial_parameters, trained_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 GOLDEN = REPOSITORY / "tests" / "golden"

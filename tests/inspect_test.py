@@ -15,8 +15,8 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.pipeline.run import Run
-from retrieval.stages import data_warnings
+from retrieval.runs.fitting import data_warnings
+from retrieval.runs.pipeline.run import Run
 from retrieval.stages.inspect import SeenQueries
 
 WORDS = [f"word{number}" for number in range(60)]

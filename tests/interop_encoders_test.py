@@ -9,8 +9,8 @@ from support.encoder_folders import FAMILIES, H, write
 from support.encoder_models import gradient, hidden, load, rows
 from support.packages import package
 
-from retrieval.errors import UserError
-from retrieval.files import read_json, write_json
+from retrieval.common.errors import UserError
+from retrieval.common.files import read_json, write_json
 from retrieval.models import encoder_tensors, export_files
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 

@@ -10,8 +10,8 @@ from support.packages import package
 import configs.mine
 from retrieval import LOCK
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.pipeline import runner
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import runner
+from retrieval.runs.pipeline.run import Run
 
 sentence_transformers, datasets = package("sentence_transformers"), package("datasets")
 hard_negatives = package("sentence_transformers.util.hard_negatives")

@@ -11,13 +11,14 @@ from support.packages import package
 from support.tiny import complete
 
 import retrieval
-from retrieval import LOCK, files
+from retrieval import LOCK
+from retrieval.common import files
 from retrieval.configs import published
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.evaluation import per_query
 from retrieval.models.module_folder import SETTINGS
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 
 mteb = package("mteb")
 

@@ -12,6 +12,7 @@ from support.modules import spread
 from support.packages import package
 from support.tiny import make_run
 
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.model import CrossEncoder, load_cross_encoder, write_cross_encoder
 from retrieval.methods.reranker.trained import RERANKERS
@@ -19,7 +20,6 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime.filler import FILLER
 
 torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import REPOSITORY
 from support.packages import package
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import tensor_files
 
 torch = package("torch")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from support.tiny import CHEAP, execute, make_run
 
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.recipes import train_state
+from retrieval.common.errors import UserError
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.weights import train_state
 from retrieval.training import checkpoint
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.kmeans import Rule, cluster
 from retrieval.training import sharding
 

@@ -9,17 +9,18 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.common.errors import UserError
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir, splits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import Asked
-from retrieval.stages import labelled_groups, search
-from retrieval.stages.collection import CORPUS
+from retrieval.runs.pairs import labelled_groups
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.ranking.collection import CORPUS
+from retrieval.stages import search
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
 CHANGES = tiny.CHEAP | {

@@ -8,14 +8,14 @@ import tracemalloc
 import pytest
 from conftest import write
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.labelled import grouping, json_array
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import LABELLED, Reading, Settings
 from retrieval.data.sets import beir, msmarco, reqa
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 
 def texts(*values):

@@ -11,18 +11,18 @@ from safetensors.numpy import load_file, save_file
 from support.tiny import make_config, make_run
 
 import retrieval
+from retrieval.common.errors import UserError
+from retrieval.common.files import read_json, write_json
 from retrieval.config.experiment import defaults
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.files import read_json, write_json
 from retrieval.methods.late_interaction.folder import LateFolder, write
 from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
-from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.trained_model import Trained
+from retrieval.runs.weights import initial_parameters
+from retrieval.runs.weights.trained_model import Trained
 
 WORDS = ["[unused0]", "[unused1]", ".", ",", "?", *"abcdefghij", "fox", "red", "eats", "grass", "the", "what"]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])

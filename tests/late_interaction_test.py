@@ -9,8 +9,8 @@ import pytest
 from support.devices import assert_same_on_any_mesh
 from support.tiny import make_config
 
+from retrieval.common.errors import UserError
 from retrieval.data.examples.packing import Packing, rows_for
-from retrieval.errors import UserError
 from retrieval.methods.late_interaction.loss import MaxSimDistillation, MaxSimSoftmax
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import token_vectors, with_marks

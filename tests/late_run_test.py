@@ -8,13 +8,13 @@ from support.tiny import execute, make_run
 from support.vector_models import check_loaded, check_served, same
 
 from retrieval.api.own_search import OwnSearch
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import tokens
 from retrieval.methods.late_interaction.trained import LATE_MODELS
-from retrieval.pipeline import preflight, records
+from retrieval.runs.pipeline import preflight, records
 
 
 @pytest.fixture(scope="module")

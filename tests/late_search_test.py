@@ -5,7 +5,7 @@ import pytest
 from ml_collections import ConfigDict
 from support.tiny import make_config
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction import token_store
 from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, imputed, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny import CHEAP, make_config
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.training.optimizer import decayed

@@ -10,11 +10,11 @@ import pytest
 from conftest import REPOSITORY
 from support.toy_store import URL
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import artefacts, lease
-from retrieval.runtime.lease import Lease
-from retrieval.runtime.store import Store
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, lease
+from retrieval.common.runtime.lease import Lease
+from retrieval.common.runtime.store import Store
 
 pytest_plugins = ["support.machines_of_a_store"]
 pytestmark = pytest.mark.usefixtures("free_leases")
@@ -77,7 +77,7 @@ LOSES = """
 import sys, time
 from pathlib import Path
 from support import toy_store
-from retrieval.runtime import artefacts, lease
+from retrieval.common.runtime import artefacts, lease
 toy_store.bucket()
 lease._RENEWED_AFTER = 0.05
 artefacts.set_scratch(Path(sys.argv[1]))

@@ -21,11 +21,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import toy_store
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import ending
-from retrieval.runtime.signals import PreemptedError
-from retrieval.runtime.store import Store
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import ending
+from retrieval.common.runtime.signals import PreemptedError
+from retrieval.common.runtime.store import Store
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer, drop_damaged, steps_in
 from retrieval.training.loop import Hooks, Settings, TrainState

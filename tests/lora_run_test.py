@@ -16,17 +16,17 @@ from support.tiny import execute
 from support.tuned import tuned
 
 import retrieval
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
+from retrieval.common.runtime.signals import PreemptedError
 from retrieval.config import experiment
-from retrieval.errors import UserError
 from retrieval.models import peft_folder, tensor_files
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes import adapters, initial_parameters, train_state, trained_run
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
-from retrieval.runtime import model_folder
-from retrieval.runtime.signals import PreemptedError
+from retrieval.runs.pipeline import records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import adapters, initial_parameters, train_state, trained_run
 from retrieval.search import encoding
 from retrieval.stages import train
 

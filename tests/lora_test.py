@@ -7,12 +7,12 @@ import pytest
 from flax import traverse_util
 from support.tiny_towers import LORA, VOCABULARY, begin, make_config, run
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import lora
 from retrieval.models.text import Text
-from retrieval.recipes import adapters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
+from retrieval.runs.weights import adapters
 from retrieval.training import frozen
 
 IDS = jnp.asarray(np.random.default_rng(0).integers(5, VOCABULARY, (3, 12)))

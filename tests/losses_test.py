@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.devices import assert_loss_same_on_any_mesh
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training.candidates import inner_products
 from retrieval.training.losses import free_bits, token_cross_entropy
 from retrieval.training.objectives.own_negatives import MultiNegativeNLL, Triplet, TwoWayNLL

@@ -14,11 +14,11 @@ from support.command_flags import forget_flags
 
 from configs import dpr
 from retrieval import cli, main
-from retrieval.errors import UserError
-from retrieval.pipeline import fixed, overrides, preflight, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
-from retrieval.runtime import ending, signals
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import ending, signals
+from retrieval.runs.pipeline import fixed, overrides, preflight, records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 

@@ -21,9 +21,9 @@ from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import LABELLED, Settings
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import SETS, Given
-from retrieval.pipeline import overrides
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES
+from retrieval.runs.pipeline import overrides
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES
 
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
 

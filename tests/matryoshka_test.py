@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from support.tiny import make_config
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.evaluation.metrics import drop_self_matches, evaluate
 

@@ -12,18 +12,18 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.common.errors import UserError
+from retrieval.common.files import describe
 from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.set_format import SETS, Given
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.files import describe
 from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.stage import _predictions as predictions
 from retrieval.methods.mind.stage import _read as read_pages
 from retrieval.methods.mind.stage import check
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import records, runner
+from retrieval.runs.pipeline.run import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 NEWS = "".join(

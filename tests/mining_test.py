@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.runs.pairs import hard_negatives
+from retrieval.runs.pairs.hard_negatives import Mining, Question, Searched
 from retrieval.search.mining import Rule, mine
-from retrieval.stages import hard_negatives
-from retrieval.stages.hard_negatives import Mining, Question, Searched
 
 
 def naive(scores, rows, golds, others, texts, rule):

@@ -18,12 +18,12 @@ from support import toy_corpus
 from support.command_flags import forget_flags
 
 from retrieval import cli, main, study
+from retrieval.common.runtime import ending
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import FORMAT
-from retrieval.runtime import ending
+from retrieval.runs.pipeline import records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import FORMAT
 
 LINES, COLUMNS = 5, 120
 

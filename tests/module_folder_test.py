@@ -15,13 +15,14 @@ from support.tiny import make_run
 
 import retrieval
 from configs import published
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.models.text import Text
-from retrieval.pipeline.work_directory import kept_config
-from retrieval.recipes import bert_weights, trained_run
-from retrieval.runtime import model_folder
+from retrieval.runs.pipeline.work_directory import kept_config
+from retrieval.runs.weights import published_weights as bert_weights
+from retrieval.runs.weights import trained_run
 
 TEXTS = ["the fox", "a dog, 10-9", "the end of the fox"]
 RANDOM = np.random.default_rng(0)

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from support.tiny import CHEAP, execute, make_run
 
-from retrieval.errors import UserError
-from retrieval.pipeline import fixed, preflight, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes import train_state
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.signals import PreemptedError
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
-from retrieval.runtime.signals import PreemptedError
-from retrieval.stages import train, training_length
+from retrieval.runs.fitting import training_length
+from retrieval.runs.pipeline import fixed, preflight, records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import train_state
+from retrieval.stages import train
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,

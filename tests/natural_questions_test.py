@@ -20,8 +20,8 @@ from support.nq_records import (
     write,
 )
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import natural_questions
-from retrieval.errors import UserError
 
 FIRST, SECOND, THIRD = re.fullmatch(r"(.*\?) (.*\.) (Dr\. .*)", TEXT).groups()
 

@@ -26,9 +26,9 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
+from retrieval.runs.weights import initial_parameters, trained_run
 
 CLS, SEP, MASK = 1, 2, 3
 SPECIALS = Specials(Template((CLS,), (SEP,), (SEP,)), MASK, 0, 1000)

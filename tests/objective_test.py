@@ -9,12 +9,12 @@ import pytest
 from flax import nnx
 
 from configs import ict_bfs_wlp
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.quadruplets.loss import Quadruplet
 from retrieval.models.text import Text
-from retrieval.pipeline import preflight
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
+from retrieval.runs.pipeline import preflight
 from retrieval.training.candidates import inner_products
 from retrieval.training.objectives.distillation import KLDivergence
 from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax

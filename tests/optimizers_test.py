@@ -7,11 +7,11 @@ import optax
 import pytest
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
-from retrieval.errors import UserError
-from retrieval.recipes import train_state
+from retrieval.common.errors import UserError
 from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
-from retrieval.stages import refresh_kind, training_length
+from retrieval.runs.fitting import refresh_kind, training_length
+from retrieval.runs.weights import train_state
 from retrieval.training import optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.optimizer import make_optimizer

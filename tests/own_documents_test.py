@@ -11,14 +11,14 @@ import tracemalloc
 
 import pytest
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.corpora import addresses, articles, corpus_kind, document_records
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Given, Outline
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import Settings
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 OPTIONS = {f"documents.{name}": "" for name in ("id", "title", "text", "url")}
 

@@ -7,13 +7,13 @@ import pytest
 from support.tiny import CHEAP, execute, make_config
 
 from configs import own as own_documents
+from retrieval.common.errors import UserError
 from retrieval.data import holdout
 from retrieval.data.holdout import document_id
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
-from retrieval.pipeline import overrides, preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import validation
+from retrieval.runs.fitting import validation
+from retrieval.runs.pipeline import overrides, preflight, records
+from retrieval.runs.pipeline.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

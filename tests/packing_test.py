@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from retrieval.common.errors import UserError
 from retrieval.data.examples.packing import PackedLane, Packing, Rows, choose_rows
-from retrieval.errors import UserError
 from retrieval.recipes import batch_fields
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of

@@ -11,16 +11,16 @@ from support.exported import work_directory
 import configs.mine
 import retrieval
 from retrieval import LOCK, main
+from retrieval.common.errors import UserError
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.runs.pairs import hard_negatives
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search import encoding
-from retrieval.stages import hard_negatives
 
 WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
 

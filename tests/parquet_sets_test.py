@@ -8,11 +8,11 @@ import pytest
 from pyarrow import parquet
 from support import toy_hub
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub
 from retrieval.data.sets import parquet_sets, relevance
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.parquet_sets import ParquetSets
-from retrieval.errors import UserError
-from retrieval.runtime import hub
 
 CORPUS = {"_id": ["d1", "d2", "d3"], "text": ["first", "", " second"]}
 QUERIES = {"_id": ["q1", "q2", "q3", "q4"], "text": ["a", "b", " ", "lone"]}

@@ -10,15 +10,15 @@ from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from retrieval.errors import UserError
-from retrieval.files import write_json
+from retrieval.common.errors import UserError
+from retrieval.common.files import write_json
+from retrieval.common.runtime import model_folder
 from retrieval.models import peft_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.peft_folder import Matrix
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.placement import parameters_of
-from retrieval.runtime import model_folder
 
 QUERY, KEY = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.key"
 

@@ -8,15 +8,15 @@ import pytest
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, outcome, read_shards
 from support.tiny import execute
 
+from retrieval.common.libraries import tf
 from retrieval.config import experiment
 from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.labelled import pair_shards
 from retrieval.data.tokenizers.template import Template
-from retrieval.libraries import tf
-from retrieval.pipeline import preflight
-from retrieval.recipes import train_state
-from retrieval.stages import refresh, versions
+from retrieval.runs.fitting import refresh, versions
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.weights import train_state
 
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 STEPS |= {"mine.turn_rate": 1e-4}

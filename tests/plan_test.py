@@ -13,11 +13,12 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
-from retrieval.errors import UserError
-from retrieval.pipeline import runner
-from retrieval.pipeline.run import Run
+from retrieval.common.errors import UserError
 from retrieval.recipes.placement import make_mesh
-from retrieval.stages import plan, training_length
+from retrieval.runs.fitting import training_length
+from retrieval.runs.pipeline import runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.stages import plan
 from retrieval.training import chips, step_plan, work
 from retrieval.training.chips import Chip
 

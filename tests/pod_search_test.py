@@ -17,7 +17,8 @@ from conftest import REPOSITORY
 from support import tiny
 from support.pods import SMALL, ending, environment, processes
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.runs.ranking import indexes, pod_search
 from retrieval.search import encoding, scann, sharded_map
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex, recall
@@ -25,7 +26,6 @@ from retrieval.search.index_kind import INDEXES
 from retrieval.search.index_shards import IndexShards
 from retrieval.search.scann import ScannIndex
 from retrieval.search.windows import WindowIndex, owners
-from retrieval.stages import indexes, pod_search
 
 
 def write(folder, ids, embeddings, shard_size):
@@ -86,8 +86,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from retrieval.errors import UserError
-from retrieval.runtime import ending, hosts
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
 from retrieval.methods.reader import answer_stage, recipe
 from retrieval.stages import pod_search
@@ -169,7 +169,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from retrieval import cli
-from retrieval.runtime import ending, hosts
+from retrieval.common.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
 from retrieval.stages import index, pod_search
 

@@ -16,11 +16,11 @@ from support.pods import brought, ending, finish, parameters, processes, runs, w
 from support.run_results import metrics
 from support.toy_store import URL, contents
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import artefacts, hosts
-from retrieval.runtime.artefacts import Exchange
-from retrieval.runtime.signals import EXIT_CODE
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, hosts
+from retrieval.common.runtime.artefacts import Exchange
+from retrieval.common.runtime.signals import EXIT_CODE
 
 pytest_plugins = ["support.machines_of_a_store"]
 
@@ -128,8 +128,8 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from support import toy_store
 from retrieval import files
-from retrieval.runtime import ending, hosts
-from retrieval.runtime.store import Store
+from retrieval.common.runtime import ending, hosts
+from retrieval.common.runtime.store import Store
 from retrieval.training.checkpoint import Checkpointer, drop_damaged
 
 class Position:

@@ -17,7 +17,7 @@ from support import tiny
 from support.pods import SMALL, ending, environment, parameters, processes, wait_for
 from support.run_results import metrics
 
-from retrieval.runtime.signals import EXIT_CODE
+from retrieval.common.runtime.signals import EXIT_CODE
 
 
 def settings(folder, inputs, stages):
@@ -128,8 +128,8 @@ def test_a_signal_to_one_process_stops_all(told, inputs, two_hosts, folder):
 LAST_STEP = """
 import time
 from retrieval import cli
-from retrieval.runtime import ending, hosts
-from retrieval.runtime.signals import PreemptedError
+from retrieval.common.runtime import ending, hosts
+from retrieval.common.runtime.signals import PreemptedError
 
 def main(_):
     hosts.connect()
@@ -160,8 +160,8 @@ def test_a_signal_after_the_last_step_stops_all(signalled):
 WAITING = """
 import sys, time
 from retrieval import cli
-from retrieval.runtime import hosts
-from retrieval.errors import UserError
+from retrieval.common.runtime import hosts
+from retrieval.common.errors import UserError
 
 def work():
     print("at work", flush=True)
@@ -223,8 +223,8 @@ def test_one_processs_error_ends_the_others_with_its_message():
 
 SCRIPT = """
 import sys
-from retrieval.runtime import ending, hosts
-from retrieval.errors import UserError
+from retrieval.common.runtime import ending, hosts
+from retrieval.common.errors import UserError
 
 hosts.connect()
 print("first" if hosts.is_first() else "other", hosts.on_first(lambda: {"a": [1, 2]}), flush=True)

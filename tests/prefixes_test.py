@@ -22,8 +22,8 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
-from retrieval.pipeline.stage import readers_of
 from retrieval.recipes import towers
+from retrieval.runs.pipeline.stage import readers_of
 from retrieval.search.text_batches import padded
 
 VOCABULARY = exported.VOCABULARY

@@ -17,14 +17,14 @@ from support import toy_corpus
 from support.tiny import SETTINGS
 
 from configs import bm25
+from retrieval.common.errors import UserError
 from retrieval.data import holdout
 from retrieval.data.corpora import articles, corpus_kind, passages
 from retrieval.data.corpora.articles import Article, Paragraph, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 from retrieval.stages import prepare
 
 

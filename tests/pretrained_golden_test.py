@@ -13,13 +13,13 @@ from safetensors.numpy import load_file
 from support import google_checkpoint
 from support.bert_folders import load
 
+from retrieval.common.runtime.filler import FILLER
 from retrieval.models import encoder_tensors
 from retrieval.models.architecture import BERT
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.pooling import first, mean
 from retrieval.models.text import Text
-from retrieval.runtime.filler import FILLER
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
@@ -98,7 +98,7 @@ def test_googles_checkpoint_gives_the_same_parameters(tmp_path):
 @pytest.mark.parametrize("name", ["bert_sharded", "bert"])
 def test_a_damaged_folder_is_refused(tmp_path, name):
     """Cut anywhere, a file of weights is no other model."""
-    from retrieval.errors import UserError
+    from retrieval.common.errors import UserError
 
     shutil.copytree(GOLDEN / name, tmp_path / name)
     weights = EncoderFolder.open(tmp_path / name).files[-1]

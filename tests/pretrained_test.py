@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import encoder_tensors, tensor_files
 from retrieval.models.architecture import BERT
 from retrieval.models.encoder_tensors import TensorNames

@@ -11,14 +11,14 @@ from support.exported import VOCABULARY
 
 import retrieval
 from configs import published
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.config import experiment
 from retrieval.data.tokenizers import prompts
-from retrieval.errors import UserError
 from retrieval.export import tower_folders
-from retrieval.pipeline import preflight, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes import prompted, trained_run
-from retrieval.runtime import model_folder
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import prompted, trained_run
 from retrieval.search import encoding
 from retrieval.stages import mine
 

@@ -18,10 +18,10 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 from support import served
 from support.served import Reranker, Towers
 
+from retrieval.common.errors import UserError
 from retrieval.config.experiment import defaults
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.errors import UserError
 from retrieval.serving import app, foreign_routes, mcp_server, server
 from retrieval.serving.engine import ROWS, Engine
 from retrieval.serving.guard import Keys

@@ -12,13 +12,13 @@ from support.tuned import tuned
 
 import retrieval
 from configs import fine_tune, own, published
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub, model_folder
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.runtime import hub, model_folder
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 from retrieval.search import encoding
 
 TEXTS = [("a", "The fox", "The fox is a dog."), ("b", "", "the dog"), ("c", "dog " * 60, "the end")]

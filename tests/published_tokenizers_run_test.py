@@ -12,9 +12,9 @@ from support.tokenizer_kinds import write
 
 import retrieval
 from retrieval.data.tokenizers import vocabularies
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
 from retrieval.recipes import towers
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 
 
 @pytest.fixture(scope="module")

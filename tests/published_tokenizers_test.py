@@ -8,10 +8,10 @@ import pytest
 from support.pipelines import BERT, NAMES, PIPELINES, TEXTS, TOKENS, ids_of, pipeline, with_added
 from tokenizers import Tokenizer, processors
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.recipes.on_mesh import token_types
 
 AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"} | NAMES

@@ -18,10 +18,10 @@ from support.tiny import execute
 import retrieval
 from retrieval.api.finished_run import FinishedRun
 from retrieval.api.own_search import OwnSearch
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
 from retrieval.search import encoding
 
 WORDS = {word.lower() for text in (*toy_corpus.COLOURS, *toy_corpus.ANIMALS) for word in text.split()}

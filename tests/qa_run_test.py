@@ -11,7 +11,7 @@ from support.tiny import complete, execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
-from retrieval.pipeline import records
+from retrieval.runs.pipeline import records
 from retrieval.search.bm25 import Bm25Index
 
 ANIMALS = 12

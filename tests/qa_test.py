@@ -6,10 +6,10 @@ import logging
 import pytest
 from conftest import write
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir, qa, set_format
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 
 DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
 NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'

@@ -14,12 +14,12 @@ from support.tiny import CHEAP, execute, make_config
 
 import retrieval
 from retrieval.api.own_search import OwnSearch
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import trained_run
 from retrieval.recipes.placement import parameters_of
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import trained_run
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
 from retrieval.search.vector_codes import Form

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.methods.writer import examples, stage
 from retrieval.methods.writer.decoding import WrittenText
 from retrieval.methods.writer.examples import MAKERS, chosen

@@ -15,11 +15,11 @@ from flax import nnx
 from support.modules import spread
 from support.tiny_pairs import CONFIG
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import answers
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
 from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import SpanReader

@@ -9,14 +9,14 @@ from support import toy_corpus
 from support.tiny import complete, execute, make_run
 
 import retrieval
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 from retrieval.evaluation import exact_match
 from retrieval.methods.writer.examples import chosen
-from retrieval.pipeline import preflight
-from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.weights.trained_model import TRAINED
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
 CHANGES = {

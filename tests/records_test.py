@@ -11,16 +11,16 @@ from pyarrow import parquet
 from support import tiny
 from support.tiny import execute
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import Reading, Settings
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 
 NONE = Settings()
 NOT_READ = "values of the field '{}', which is not read"

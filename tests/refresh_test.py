@@ -13,18 +13,19 @@ from support import children
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, read_shards, versions_of
 from support.tiny import execute
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.runs.fitting import validation, versions
+from retrieval.runs.fitting.refresh_kind import kind_of
+from retrieval.runs.pairs import hard_negatives, mined_negatives
+from retrieval.runs.pairs.hard_negatives import Searched
+from retrieval.runs.pipeline import preflight, records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import train_state
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import hard_negatives, mined_negatives, versions
-from retrieval.stages.hard_negatives import Searched
-from retrieval.stages.refresh_kind import kind_of
 
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 

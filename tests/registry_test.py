@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import REPOSITORY
 
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
 from retrieval.config import experiment
-from retrieval.errors import UserError
-from retrieval.registry import Table
 
 
 def test_entries_are_found_in_registration_order():
@@ -38,7 +38,7 @@ def test_an_entry_is_imported_when_it_is_asked_for(tmp_path, monkeypatch):
     package = tmp_path / "losses_of_a_test"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from retrieval.registry import Table\nTABLE = Table('loss', __name__, 'loss_of_a_test')\n"
+        "from retrieval.common.registry import Table\nTABLE = Table('loss', __name__, 'loss_of_a_test')\n"
         "NAMES = {'loss_of_a_test': {'second': 'two both', 'first': 'one'}}\n"
     )
     for file, names in {"second": ("two", "both"), "first": ("one",)}.items():
@@ -56,7 +56,7 @@ def test_an_entry_is_imported_when_it_is_asked_for(tmp_path, monkeypatch):
 
 PROGRAM = """
 import gc, importlib, pkgutil, retrieval
-from retrieval.registry import Table
+from retrieval.common.registry import Table
 for _, name, _ in pkgutil.walk_packages(retrieval.__path__, "retrieval."):
     if not name.endswith((".main", ".compare", ".study")):  # each defines the flags of a program
         importlib.import_module(name)
@@ -82,7 +82,7 @@ def test_a_plugin_may_be_a_folder_as_a_method_is(tmp_path, monkeypatch):
     """Two losses in two files of a package that imports none of them."""
     package = tmp_path / "method_of_a_test"
     package.mkdir()
-    (package / "__init__.py").write_text("from retrieval.registry import Table\nTABLE = Table('loss')\n")
+    (package / "__init__.py").write_text("from retrieval.common.registry import Table\nTABLE = Table('loss')\n")
     for name in ("loss", "other_loss"):
         (package / f"{name}.py").write_text(f"from method_of_a_test import TABLE\nTABLE.register('{name}', 1)\n")
     monkeypatch.syspath_prepend(tmp_path)

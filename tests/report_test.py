@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation import per_query, report_page, significance
 from retrieval.evaluation.run_report import Table, write_report
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 from support.toy_squad import ONE, SQUAD, TWO
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import reqa
 from retrieval.data.sets.set_format import Given
-from retrieval.errors import UserError
 
 ROME, OLD, MAY = "Ann lives in Rome.", "She is old.", "She met Dr. Who in May."
 BOB = "Bob is not."

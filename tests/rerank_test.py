@@ -19,8 +19,8 @@ from retrieval.evaluation import runs
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 
 
 def make_run(folder, config, **changes):

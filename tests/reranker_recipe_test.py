@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from configs import monobert
+from retrieval.common.errors import UserError
 from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, parameters_of

@@ -8,19 +8,19 @@ import pytest
 from support.tiny import execute, make_run
 
 import retrieval
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.reranker.model import load_cross_encoder
 from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
-from retrieval.pipeline import preflight, records
-from retrieval.recipes import initial_parameters, trained_run
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.weights import initial_parameters, trained_run
+from retrieval.runs.weights.trained_model import TRAINED
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts, RowTexts
-from retrieval.errors import UserError
 from retrieval.search.exact import no_results
 from retrieval.search.hit_texts import first_duplicates
 from retrieval.search.side_by_side import SideBySide

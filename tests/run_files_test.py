@@ -10,11 +10,11 @@ from support import toy_corpus
 from support.tiny import execute
 
 from configs import bm25, run_files
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Judged
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight
-from retrieval.pipeline.run import Run
-from retrieval.stages import ranked_lists as reader
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import ranked_lists as reader
 
 VALUE = Judged("toy", {"q0": "red fox", "q1": "whale"}, ["d0", "d1", "d2"], {}, {"test": {"q0": {"d0": 1}}})
 

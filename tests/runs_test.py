@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.evaluation.runs import check_beginning, ids_in_runs, read_run, write_run
 

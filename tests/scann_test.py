@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.exact import ExactIndex, recall
 from retrieval.search.scann import ScannIndex, available
 from retrieval.search.windows import Rescored

@@ -7,7 +7,7 @@ import pytest
 from support.devices import assert_loss_same_on_any_mesh
 from support.modules import assert_finite_differences
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training.objectives.scored_pairs import CoSENT, CosineMSE
 
 

@@ -11,14 +11,14 @@ from pyarrow import parquet
 from support import tiny, toy_hub
 from support.tiny import execute
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub_datasets
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
-from retrieval.runtime import hub_datasets
+from retrieval.runs.fitting import examples
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 
 WORDS = "fox dog owl hen cow pig rat elk bee ant cat eel".split()
 

@@ -22,7 +22,8 @@ from conftest import REPOSITORY
 from flax import nnx
 from support import google_checkpoint, toy_corpus
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
@@ -35,7 +36,6 @@ from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.shards import local_runner
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from retrieval import cli, terminal
+from retrieval import cli
+from retrieval.common import terminal
 from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
 

@@ -12,15 +12,15 @@ import scipy.special
 from flax import nnx
 from support import tiny
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.methods.writer import decoding, examples, recipe, stage
 from retrieval.methods.writer.model import teacher_forced
 from retrieval.models.text import Text
-from retrieval.pipeline import preflight
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.stages.collection import collections
+from retrieval.runs.pipeline import preflight
+from retrieval.runs.ranking.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {

@@ -11,8 +11,8 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
 from retrieval.stages import serve
 
 NAMES = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee")

@@ -19,7 +19,7 @@ from support.served import Reranker, Towers
 
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.serving import app, guard, server
 from retrieval.serving.batching import Batcher
 from retrieval.serving.engine import Engine

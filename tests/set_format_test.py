@@ -6,15 +6,15 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.config import fields, tree
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 from retrieval.stages import evaluate, sets
 
 

@@ -7,11 +7,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import products, transformer
-from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, build_model, check_chunks, recipe_of
+from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer
 

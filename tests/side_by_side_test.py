@@ -4,7 +4,7 @@ import pytest
 from support import tiny
 from support.tiny import complete
 
-from retrieval import files
+from retrieval.common import files
 
 TRAINED = {"split.set": "reqa", "split.ratio": 0.9, "split.validation": 0.1, "split.shards": 2, "encode.corpus": False}
 ALL = ("prepare", "sets", "pairs", "train", "encode", "sparse", "index", "evaluate", "tokens", "maxsim", "report")

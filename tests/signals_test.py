@@ -9,8 +9,8 @@ import time
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.parsing.foreign_text import TooSlowError, time_limit
-from retrieval.runtime import signals
+from retrieval.common.parsing.foreign_text import TooSlowError, time_limit
+from retrieval.common.runtime import signals
 
 PROGRAM = """
 import gc, hashlib, os, sys, time
@@ -95,7 +95,7 @@ def test_what_is_ignored_stays_so():
 
 
 def test_a_signal_waits_for_the_program_that_takes_this_ones_place():
-    held = "import os, sys; from retrieval.runtime import signals; signals.hold(); os.kill(os.getpid(), 15); "
+    held = "import os, sys; from retrieval.common.runtime import signals; signals.hold(); os.kill(os.getpid(), 15); "
     done = run(f"{held}os.execv(sys.executable, [sys.executable, '-c', {PROGRAM!r}, 'nowhere', '15'])")
     assert (done.returncode, done.stderr) == (75, f"{signals.INTERRUPTED}\n")
 

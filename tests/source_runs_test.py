@@ -15,21 +15,22 @@ from support import children
 from support.run_results import metrics, state
 from support.tiny import CHEAP, as_flags, complete, execute, make_config
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.examples import batches as draws
 from retrieval.data.labelled import grouping, pair_shards, sources
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import source_batches, source_objective, train_state
-from retrieval.recipes.examples import abstract_batch, abstract_batches
+from retrieval.recipes import source_objective
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
-from retrieval.stages import training_length
+from retrieval.runs.fitting import source_batches, training_length
+from retrieval.runs.fitting.examples import abstract_batch, abstract_batches
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import train_state
 
 NAMES = ("one", "two", "three")
 FIVE = (*NAMES, "four", "five")

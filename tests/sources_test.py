@@ -2,9 +2,9 @@
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.config import experiment
 from retrieval.data.labelled import sources
-from retrieval.errors import UserError
 
 TWO = """
 # Questions and titles.

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import set_format
-from retrieval.errors import UserError
 from retrieval.methods.reader import spans_stage
 
 

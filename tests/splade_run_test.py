@@ -11,13 +11,13 @@ from support import tiny
 from support.vector_models import check_loaded, check_served
 
 import retrieval
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.methods.splade import sparse_store, stage
 from retrieval.methods.splade.folder import SparseFolder
 from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.methods.splade.trained import SPARSE_MODELS
-from retrieval.pipeline import preflight
+from retrieval.runs.pipeline import preflight
 
 CHANGES = {
     "stages": ("prepare", "sets", "pairs", "train", "sparse", "index", "evaluate", "report"),

@@ -5,10 +5,10 @@ import hashlib
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import splits
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.splits import by_files, split
-from retrieval.errors import UserError
 
 
 def questions(count):

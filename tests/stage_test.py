@@ -2,9 +2,9 @@
 
 import pytest
 
+from retrieval.common.errors import UserError
 from retrieval.config import experiment, fields
-from retrieval.errors import UserError
-from retrieval.pipeline.stage import STAGES, Read, Stage, in_order, readers_of
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage, in_order, readers_of
 
 
 def nothing(run):

@@ -39,6 +39,6 @@ def test_a_mistake_is_answered_without_heavy_imports(arguments, code, message):
 
 
 def test_tables_load_without_tensorflow():
-    code, text, modules = modules_of("-c", "from retrieval.pipeline.stage import STAGES; dict(STAGES)")
+    code, text, modules = modules_of("-c", "from retrieval.runs.pipeline.stage import STAGES; dict(STAGES)")
     assert code == 0, text
     assert not modules & {"tensorflow", "seqio", "matplotlib", "clu", "ir_measures"}

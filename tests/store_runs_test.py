@@ -16,15 +16,16 @@ from support.tiny import CHEAP, fine_tuning, make_run
 from support.toy_store import URL, contents, dies_at
 
 import retrieval
-from retrieval import cli, files, main, terminal
-from retrieval.errors import UserError
-from retrieval.pipeline import downloads, preflight, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import trained_run
+from retrieval import cli, main
+from retrieval.common import files, terminal
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, ending, lease
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.runtime import artefacts, ending, lease
+from retrieval.runs.pipeline import downloads, preflight, records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES
+from retrieval.runs.weights import trained_run
 from retrieval.stages import train
 
 pytest_plugins = ["support.machines_of_a_store"]

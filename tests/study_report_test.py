@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.evaluation import per_query, significance
-from retrieval.pipeline.work_directory import FORMAT
+from retrieval.runs.pipeline.work_directory import FORMAT
 from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 from retrieval.studies.study_report import write_study
 from retrieval.studies.study_results import Results, compare

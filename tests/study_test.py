@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 
 from configs import bm25
 from retrieval import cli, study
-from retrieval.errors import UserError
-from retrieval.pipeline.records import made_from, read_record, write_record
+from retrieval.common.errors import UserError
+from retrieval.runs.pipeline.records import made_from, read_record, write_record
 from retrieval.studies import run_table
 from retrieval.studies.claims import Cell, Report, Row, Table
 

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import toy_corpus
 
+from retrieval.common.errors import UserError
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
@@ -30,7 +31,6 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.held_out_texts import LEAST, Occurrences
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.errors import UserError
 from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 
 LENGTHS = pair_lengths(query=24, document=64)

@@ -11,17 +11,17 @@ from support import embedder_folders
 from support.tiny import complete, execute, make_run
 
 import retrieval
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.models.text import Text
-from retrieval.pipeline import preflight
-from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import has_teacher, recipe_of
+from retrieval.runs.fitting import examples
+from retrieval.runs.pipeline import preflight
 from retrieval.search import encoding
 from retrieval.stages.teacher import together
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from support.tiny import make_config
 
+from retrieval.common.runtime import devices
 from retrieval.models.two_tower import TwoTower
-from retrieval.recipes import validation
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, build_towers
-from retrieval.runtime import devices
+from retrieval.runs.fitting import validation
 from retrieval.search.exact import ExactIndex
 from retrieval.search.text_batches import batches, enough, padded
 

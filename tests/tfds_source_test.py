@@ -11,8 +11,8 @@ from support.nq_records import HARD_TEXT, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, cit
 from support.nq_records import write as write_lines
 from support.toy_squad import SQUAD
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import natural_questions, reqa
-from retrieval.errors import UserError
 
 
 @pytest.fixture(autouse=True)

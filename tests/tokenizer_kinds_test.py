@@ -9,11 +9,11 @@ from support.languages import lines
 from support.tokenizer_kinds import KINDS, llama, write
 from tokenizers import Tokenizer
 
+from retrieval.common.errors import UserError
 from retrieval.data.examples import token_rows
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.errors import UserError
 
 LINES = lines()
 

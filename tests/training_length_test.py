@@ -4,7 +4,7 @@ import pytest
 
 from configs import ict_bfs_wlp
 from retrieval.recipes.placement import make_mesh
-from retrieval.stages import training_length
+from retrieval.runs.fitting import training_length
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import math
 import pytest
 import tensorflow as tf
 
-from retrieval.stages import training_log
+from retrieval.runs.fitting import training_log
 
 
 def write(folder, after, steps):

@@ -5,8 +5,8 @@ import logging
 import pytest
 from conftest import write
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir, relevance, trec
-from retrieval.errors import UserError
 
 TOPICS = """
 <top>

@@ -8,11 +8,11 @@ from conftest import run_here
 from support import toy_corpus
 from support.tiny import SETTINGS
 
+from retrieval.common.errors import UserError
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.trigrams import Trigrams
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS
-from retrieval.errors import UserError
 
 TEXTS = ["Good food!", "good C# wood", "a café"]
 

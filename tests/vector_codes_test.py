@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search import encoding, exact, vector_codes
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import Exact, ExactIndex

@@ -10,9 +10,9 @@ from pyarrow import parquet
 from support.handed_over import questions, verify
 from support.tiny import CHEAP, execute, make_run
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
+from retrieval.runs.pipeline import preflight, records
 from retrieval.search import sharded_map
 from retrieval.search.encoding import StoredRows, load_ids
 from retrieval.stages import handover

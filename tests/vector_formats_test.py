@@ -10,9 +10,9 @@ from pyarrow import parquet
 from support import toy_store
 from support.handed_over import block_of, checks, made, questions, verify, written
 
-from retrieval.errors import UserError
-from retrieval.handover import folder
-from retrieval.handover.targets import TARGETS, Target, register
+from retrieval.common.errors import UserError
+from retrieval.export.vectors import folder
+from retrieval.export.vectors.targets import TARGETS, Target, register
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
@@ -47,7 +47,7 @@ def test_only_texts_are_compressed(tmp_path):
 
 def test_a_row_group_is_a_block_and_parts_end_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr("support.handed_over.BLOCK", 7)
-    monkeypatch.setattr("retrieval.handover.targets._MOST_BYTES", 4000)
+    monkeypatch.setattr("retrieval.export.vectors.targets._MOST_BYTES", 4000)
     path = written("table", tmp_path, *made()) / "vectors"
     parts = [parquet.ParquetFile(part) for part in sorted(path.iterdir())]
     groups = [part.metadata.row_group(n).num_rows for part in parts for n in range(part.num_row_groups)]

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocab, vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
-from retrieval.errors import UserError
 
 TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
 

@@ -10,14 +10,14 @@ from flax import nnx
 from support.bert_folders import with_modules
 from support.mutated import as_json, changed, damaged
 
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.errors import UserError
 from retrieval.models import module_folder
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes import module_fields
+from retrieval.runs.weights import module_fields
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 CONFIG = json.loads((GOLDEN / "bert" / "config.json").read_text())

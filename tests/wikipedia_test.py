@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 from support.wiki_export import SITE_INFO, export, page
 
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import wikitext
 from retrieval.data.corpora.articles import Broken, Dropped, Redirect
 from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
-from retrieval.errors import UserError
 
 SITE = Site(frozenset({"talk", "project page", "файл", "category"}), True, frozenset({"файл", "category"}))
 

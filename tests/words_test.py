@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import Stemmer
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.hit_texts import marked
 from retrieval.search.words import STEMMERS, STOP_WORDS, Words

@@ -8,7 +8,7 @@ import pytest
 from support import judges
 from support.tiny import make_run
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.reranker import yes_no
 from retrieval.methods.reranker.trained import RERANKERS
 

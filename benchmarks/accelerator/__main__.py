@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.accelerator import outcomes
 from benchmarks.accelerator.data import PACKAGES
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training.chips import CHIPS
 
 _SEES = (

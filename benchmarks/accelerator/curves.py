@@ -21,12 +21,12 @@ from ml_collections import ConfigDict
 from benchmarks.accelerator.data import SLOTS, Batch, Labelled, Masked, Pack, Pairs, ranks
 from benchmarks.accelerator.outcomes import DEPTHS, DONE
 from benchmarks.accelerator.work import Attempt, Given
+from retrieval.common.errors import UserError
 from retrieval.data.examples.example_kind import PERCENT, share
-from retrieval.errors import UserError
-from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import bind
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.search.exact import ExactIndex
 from retrieval.training import sharding
 from retrieval.training.loop import TrainState

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import UserError
-from retrieval.runtime.filler import FILLER
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.filler import FILLER
 
 VERSION = 2
 FACTS, ARRAYS, VOCABULARY = "pack.json", "arrays.npz", "vocab.txt"

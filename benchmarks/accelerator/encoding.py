@@ -14,12 +14,12 @@ from benchmarks.accelerator import step
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.measure import timed
 from benchmarks.ours import training
+from retrieval.common.runtime.filler import FILLER
 from retrieval.recipes.batch_fields import embed
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import bind, parameters_of, shardings_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import build_towers
-from retrieval.runtime.filler import FILLER
 from retrieval.search.encoding import encode_rows
 from retrieval.training import sharding
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import markdown, number
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 
 DEPTHS = (1, 5, 10, 50, 100)
 DONE, CUT_OFF, FAILED = "done", "cut off", "failed"  # of an attempt

@@ -22,15 +22,15 @@ import ml_collections
 import numpy as np
 
 from benchmarks.accelerator import data
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import sentences
 from retrieval.data.examples.tasks.corpus_tasks import LINKS, PASSAGES, read_training
 from retrieval.data.sets import relevance, reqa
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.work_directory import kept_config
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.work_directory import kept_config
 
 # The curves: steps of 8,192 pairs, as many as there is time for.
 SETTINGS = {

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from benchmarks.accelerator import curves, devices, encoding, search, served, step
 from benchmarks.accelerator.work import Attempt, Given, perform
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, parameters_of, shardings_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accelerator.work import Attempt, Given
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 _MODEL = "L12 H768"
 _STEPS, _EVERY, _KILLED_AT = 24, 8, 11  # of training; a checkpoint; when the run is killed, or soon after
@@ -87,8 +87,8 @@ def train(data: Path, folder: Path, is_toy: bool) -> None:
     from benchmarks.accelerator import step
     from benchmarks.accelerator.data import TASKS, Pairs
     from benchmarks.ours import training
-    from retrieval.recipes import initial_parameters, train_state
     from retrieval.recipes.recipe import abstract_model
+    from retrieval.runs.weights import initial_parameters, train_state
     from retrieval.training import loop, sharding
 
     given = Given(data, folder, "", 0.0, "" if is_toy else "a card")

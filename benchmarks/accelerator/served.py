@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.accelerator import step
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.ours import training
+from retrieval.common.runtime.filler import FILLER
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.towers import build_towers
-from retrieval.runtime.filler import FILLER
 from retrieval.search.encoding import encode_few
 from retrieval.search.exact import ExactIndex
 from retrieval.serving.batching import Batcher

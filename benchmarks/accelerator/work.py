@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from benchmarks.accelerator.data import Pack
 from benchmarks.accelerator.outcomes import CUT_OFF, DONE, FAILED, Outcome, note
 from benchmarks.worker import MissingError
-from retrieval.errors import UserError, first_line
+from retrieval.common.errors import UserError, first_line
 from retrieval.training.chips import CHIPS, Chip
 
 LEAST = 10  # seconds: nothing begins in less

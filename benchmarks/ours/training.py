@@ -6,8 +6,8 @@ import jax
 from ml_collections import ConfigDict
 
 from benchmarks import worker
-from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.recipe import abstract_model
+from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import sharding
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.configs import embedding
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.configs import embedding
-from retrieval.errors import UserError
 from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
 SEEDS = (0, 1, 2)

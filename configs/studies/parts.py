@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from retrieval.errors import unknown_name
+from retrieval.common.errors import unknown_name
 
 
 def read(argument: str, sizes: Collection[str], datasets: Collection[str]) -> tuple[str, str]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from retrieval.api.document_index import Hit
-from retrieval.pipeline.run import Run
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search.side_by_side import HYBRID
 
 _READER, MODEL = "reader", "config.answer.model"

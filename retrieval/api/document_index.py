@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from retrieval.api.document_texts import checked_text, is_list
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
 
 

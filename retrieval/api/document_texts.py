@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError, no_path
 from retrieval.data.corpora import addresses, articles, corpus_kind, own_documents, passages
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.passages import Limits
@@ -18,9 +19,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, no_path
-from retrieval.pipeline.run import Run
-from retrieval.stages.collection import Collection
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking.collection import Collection
 
 Document = str | Mapping[str, str]
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.pipeline.records import verify_written
-from retrieval.runtime import artefacts
-from retrieval.runtime.store import is_url
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts
+from retrieval.common.runtime.store import is_url
+from retrieval.runs.pipeline.records import verify_written
 
 _ERROR = "error: "  # how the program begins what is wrong
 _BAD_INPUT = 2

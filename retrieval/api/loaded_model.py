@@ -26,19 +26,19 @@ from retrieval.api.document_texts import (
     read_passages,
 )
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime.model_folder import QUERY
 from retrieval.config.fields import check_value, declared
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
-from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import downloads, runner
-from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.trained_model import TRAINED, PairScorer, is_place
-from retrieval.runtime.model_folder import QUERY
+from retrieval.runs.pipeline import downloads, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import CORPUS, open_collection
+from retrieval.runs.weights.trained_model import TRAINED, PairScorer, is_place
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
-from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, open_collection
 
 _READS_THE_INDEXES = "search"  # a stage that reads what is copied down of a run on a store
 _RERANKER = "config.rerank.model"

@@ -5,18 +5,19 @@ from pathlib import Path
 
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TowerEncoder, VectorEncoder
+from retrieval.common.errors import UserError, hub_hint
+from retrieval.common.runtime import artefacts, hub
+from retrieval.common.runtime.store import is_url
 from retrieval.config import experiment
-from retrieval.errors import UserError, hub_hint
 from retrieval.models.encoders.family import is_encoder
-from retrieval.pipeline import downloads, preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.recipes import exported_towers, towers, trained_run
-from retrieval.recipes.exported_towers import Chosen, ExportedTowers
+from retrieval.recipes import towers
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.trained_model import TRAINED
-from retrieval.runtime import artefacts, hub
-from retrieval.runtime.store import is_url
+from retrieval.runs.pipeline import downloads, preflight, records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import exported_towers, trained_run
+from retrieval.runs.weights.exported_towers import Chosen, ExportedTowers
+from retrieval.runs.weights.trained_model import TRAINED
 
 _READS_THE_MODEL = "export"  # a stage that reads what is copied down of a run on a store
 

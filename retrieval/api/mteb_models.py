@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
 from retrieval.api.document_index import Hit
 from retrieval.api.loaded_model import Model
 from retrieval.api.loading import load
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, hashing, hub
+from retrieval.common.runtime.store import is_url
 from retrieval.models.encoders.family import is_encoder
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.runtime import artefacts, hashing, hub
-from retrieval.runtime.store import is_url
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 from retrieval.search.index_kind import EXACT
 from retrieval.search.side_by_side import HYBRID
 

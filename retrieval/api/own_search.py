@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
 from retrieval.api.loading import of_run
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.recipes.trained_model import TRAINED
+from retrieval.common.errors import UserError
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import CORPUS, open_collection
+from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search import exact
 from retrieval.search.bm25 import Bm25, words_of
 from retrieval.search.index_kind import INDEXES, OF_WORDS, Texts
 from retrieval.search.side_by_side import Search
-from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, open_collection
 
 _WORD = "warm"
 

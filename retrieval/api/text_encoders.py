@@ -7,23 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.recipes import prompted, towers
+from retrieval.recipes import towers
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh
 from retrieval.recipes.towers import Embedder
-from retrieval.recipes.trained_model import TextEncoder, TrainedKind
-from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import CORPUS, Collection, open_collection
+from retrieval.runs.weights import prompted
+from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.trained_model import TextEncoder, TrainedKind
 from retrieval.search import encoding, text_batches, vector_codes
 from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options
 from retrieval.search.side_by_side import Search
 from retrieval.search.windows import Index
-from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, Collection, open_collection
 
 _FEW = 32  # queries that are compiled for
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError, first_line, unknown_name
 from retrieval.config import fields, tree
-from retrieval.errors import UserError, first_line, unknown_name
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from retrieval import terminal
-from retrieval.errors import UserError, listed, unknown_name
+from retrieval.common import terminal
+from retrieval.common.errors import UserError, listed, unknown_name
 
 
 class Kind(NamedTuple):

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.config import fields, removed_fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
@@ -37,7 +38,6 @@ from retrieval.config.fields import (
     whole,
     whole_numbers,
 )
-from retrieval.errors import UserError, unknown_name
 
 _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
 _RUNNERS = ("local", *_BEAM)
@@ -432,7 +432,7 @@ declare(
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
     # Negatives, clusters or quadruplets made anew while training.
     refresh_makes=Field(
-        "negatives", one_of("kind of refresh", "retrieval.stages.refresh_kind.REFRESHES"), "what a refresh makes"
+        "negatives", one_of("kind of refresh", "retrieval.runs.fitting.refresh_kind.REFRESHES"), "what a refresh makes"
     ),
     refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
     refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from retrieval.common.registry import Table
 from retrieval.config.fields import PATHS, Field, declare, declared
-from retrieval.registry import Table
 
 Options = Mapping[str, Any]  # values of fields of a config, by their dotted names
 Source = TypeVar("Source")

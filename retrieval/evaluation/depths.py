@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation import metrics
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import terminal
-from retrieval.files import atomic
-from retrieval.libraries import figures
+from retrieval.common import terminal
+from retrieval.common.files import atomic
+from retrieval.common.libraries import figures
 
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

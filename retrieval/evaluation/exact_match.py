@@ -11,7 +11,7 @@ import string
 import unicodedata
 from collections.abc import Sequence
 
-from retrieval.parsing.foreign_text import compiled, time_limit
+from retrieval.common.parsing.foreign_text import compiled, time_limit
 
 EM, F1, REGEX, REGEX_ANYWHERE = "EM", "F1", "RegexEM", "RegexAnywhere"
 

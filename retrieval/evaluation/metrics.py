@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import ir_measures
+from retrieval.common.registry import Table
 from retrieval.evaluation import exact_match
-from retrieval.libraries import ir_measures
-from retrieval.registry import Table
 
 
 class Metric(NamedTuple):

@@ -8,8 +8,8 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrieval import terminal
-from retrieval.libraries import figures
+from retrieval.common import terminal
+from retrieval.common.libraries import figures
 
 # The page runs no script and loads nothing, whatever a text of a user might get into it.
 _HEAD = """<!doctype html>

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 
 RERANKED, ANSWERED, LATE = "reranked", "answered", "late"
 OF_STAGES = {"rerank": RERANKED, "answer": ANSWERED, "maxsim": LATE}  # those with systems of their own

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.files import write_text
+from retrieval.common.libraries import figures, tickers
 from retrieval.evaluation import display, per_query, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
 from retrieval.evaluation.result_files import read_training
-from retrieval.files import write_text
-from retrieval.libraries import figures, tickers
 
 _CURVES = {
     "Success": "queries with a right answer among the first k",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.errors import UserError
-from retrieval.files import atomic
-from retrieval.parsing import scalars, text_files
-from retrieval.parsing.scalars import SEVERAL, in_run_file, numbered
+from retrieval.common.errors import UserError
+from retrieval.common.files import atomic
+from retrieval.common.parsing import scalars, text_files
+from retrieval.common.parsing.scalars import SEVERAL, in_run_file, numbered
 
 # Columns of a line -> what they are, and the places of candidate, rank and score among them.
 _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrieval.libraries import special
+from retrieval.common.libraries import special
 
 LEVEL = 0.05  # below it a p-value counts
 # Values have six digits, so what lies beyond is the noise of floats.

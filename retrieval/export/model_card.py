@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 from ml_collections import ConfigDict
 
+from retrieval.common.runtime import hub
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, prompts
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
@@ -15,9 +16,8 @@ from retrieval.evaluation import display, run_report
 from retrieval.models import export_files as folders
 from retrieval.models import two_tower
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE
-from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
-from retrieval.runtime import hub
+from retrieval.runs.fitting import examples
 
 _JOINED = "A document with a title is the title, a space and the text."
 # What Text Embeddings Inference knows, by its source.

@@ -22,9 +22,11 @@ from flax import nnx
 from jax.sharding import AbstractDevice, AbstractMesh
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import on_host
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.tokenizers.prefixes import type_change
-from retrieval.errors import UserError
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models.export_files import DOCUMENT, QUERY
 from retrieval.models.text import Text
@@ -32,8 +34,6 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import build_towers
-from retrieval.runtime.arrays import on_host
-from retrieval.runtime.filler import FILLER
 
 FOLDER = "onnx"
 INPUTS = ("input_ids", "attention_mask", "position_ids")

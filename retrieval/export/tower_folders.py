@@ -8,15 +8,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, unknown_name
 from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.run import Run
-from retrieval.recipes import module_fields, prompted
 from retrieval.recipes.towers import truncated
-from retrieval.recipes.trained_run import load_towers, of_towers
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import module_fields, prompted
+from retrieval.runs.weights.trained_run import load_towers, of_towers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.common.errors import UserError, unknown_name
 
 NORMS = ("layer", "layer_no_bias", "rms", "rms_plus_one")
 PLACES = ("after", "before", "around")

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.models.attention import Heads, made_once, powers
 from retrieval.models.dropout import left, row_keys
 from retrieval.models.products import rounded
-from retrieval.runtime.arrays import reshape_rows
 
 
 def attend(heads: Heads, mask_R1LM: jax.Array, rate: float, dropout_key: jax.Array | None, factor: str) -> jax.Array:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.models import encoder_tensors, lora, peft_folder, tensor_files
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_tensors import TensorNames
@@ -25,7 +26,6 @@ from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.known_keys import shown
 from retrieval.models.peft_folder import Matrix
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime import model_folder
 
 _log = logging.getLogger(__name__)
 

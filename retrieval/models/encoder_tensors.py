@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.runtime.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import encoder_folder, encoder_tensors, tensor_files
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.module_folder import (
@@ -36,7 +37,6 @@ from retrieval.models.module_folder import (
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
-from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
 
 # The older names of modules, which Text Embeddings Inference knows alone; sentence-transformers 6 maps them, and warns.
 PACKAGE = "sentence_transformers.models"

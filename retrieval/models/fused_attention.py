@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import traced_device
 from retrieval.models.attention import Heads
 from retrieval.models.text import seen_tokens
-from retrieval.runtime.arrays import traced_device
 
 # Queries [R, N, D, L] with keys and values [R, K, D, L], and segments [R, L], to what each token sees [R, N, D, L]; it
 # also takes the `causal` and `reach` of `Segments`.

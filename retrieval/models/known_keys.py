@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 
 _SHOWN = 60  # characters of a value
 

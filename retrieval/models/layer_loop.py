@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from retrieval.common.runtime.arrays import TENSOR
 from retrieval.models import lora
 from retrieval.models.transformer_config import REMAT, TransformerConfig
-from retrieval.runtime.arrays import TENSOR
 
 
 def stack(layers: list[nnx.Module]) -> nnx.Module:

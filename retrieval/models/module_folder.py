@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
+from retrieval.common.runtime.model_folder import MODULES, Module
 from retrieval.models import known_keys, tensor_files, tower_head
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
-from retrieval.runtime import model_folder
-from retrieval.runtime.model_folder import MODULES, Module
 
 _log = logging.getLogger(__name__)
 

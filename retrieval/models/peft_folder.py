@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.model_folder import ADAPTER, ADAPTER_WEIGHTS
 from retrieval.models import known_keys, tensor_files
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.lora import A, B
-from retrieval.runtime.model_folder import ADAPTER, ADAPTER_WEIGHTS
 
 _NONE = ({}, [], "", False)
 _KNOWN = {

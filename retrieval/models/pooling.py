@@ -8,8 +8,8 @@ Shapes have the letters of `models/text.py`.
 import jax
 import jax.numpy as jnp
 
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.models.text import Text, by_group
-from retrieval.runtime.arrays import reshape_rows
 
 
 def first(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 BUCKETS = 32
 # Where each bucket of a side begins. Whole numbers: a logarithm in float32 is off by one at 16, 32 and 64.

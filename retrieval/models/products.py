@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.runtime.arrays import are_shared, is_on_cpu, reshape_rows
+from retrieval.common.runtime.arrays import are_shared, is_on_cpu, reshape_rows
 
 _BLOCK = 16  # tokens that are transposed at a time: with the features of a layer they fit a core's cache
 

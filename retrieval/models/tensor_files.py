@@ -12,9 +12,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from retrieval import files, libraries
-from retrieval.errors import UserError, first_line
-from retrieval.libraries import tf
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError, first_line
+from retrieval.common.libraries import tf
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.runtime.arrays import reshape_rows
-from retrieval.runtime.filler import FILLER
+from retrieval.common.runtime.arrays import reshape_rows
+from retrieval.common.runtime.filler import FILLER
 
 
 @jax.tree_util.register_dataclass

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import are_shared, is_on_cpu
 from retrieval.models import cpu_attention, fused_attention, lora, positions
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
@@ -27,7 +28,6 @@ from retrieval.models.positions import RelativeBias, Rotation
 from retrieval.models.products import columns, factor_type, times
 from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime.arrays import are_shared, is_on_cpu
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from retrieval.errors import UserError, multiples
+from retrieval.common.errors import UserError, multiples
 from retrieval.models import fused_attention
 from retrieval.models.architecture import BERT, Architecture
 from retrieval.models.products import SAME

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import tower_head
 from retrieval.models.pooling import POOLINGS, mean
 from retrieval.models.rngs import Rngs

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx, traverse_util
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 if TYPE_CHECKING:
     from retrieval.models.transformer import Transformer

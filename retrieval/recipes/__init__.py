@@ -1,3 +1,3 @@
-"""How models are built, trained and read."""
+"""How models are built and trained."""
 
-NAMES = {"recipe": {"two_tower_recipe": "two_tower"}, "start": {"bert_weights": "published", "trained_run": "run"}}
+NAMES = {"recipe": {"two_tower_recipe": "two_tower"}}

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.common.runtime.arrays import reshape_rows
+from retrieval.common.runtime.filler import FILLER
 from retrieval.models.text import Text
-from retrieval.runtime.arrays import reshape_rows
-from retrieval.runtime.filler import FILLER
 from retrieval.training.chunks import in_chunks
 
 

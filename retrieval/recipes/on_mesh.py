@@ -9,10 +9,10 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.runtime import devices
+from retrieval.common.runtime.filler import FILLER
 from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, gather, shardings_of
-from retrieval.runtime import devices
-from retrieval.runtime.filler import FILLER
 from retrieval.training import sharding
 
 

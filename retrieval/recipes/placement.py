@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.models import fused_attention, lora
 from retrieval.models.layer_loop import gathered
 from retrieval.recipes.encoder_sizes import architecture_of, head_size

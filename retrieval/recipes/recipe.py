@@ -11,18 +11,18 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError, multiples, next_to, unknown_name
+from retrieval.common.registry import Table
 from retrieval.config.fields import GENERAL, declared, values_of
 from retrieval.data.examples.example_kind import GUIDE, PAIRS, ExampleKind, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, multiples, next_to, unknown_name
 from retrieval.models import fused_attention
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.encoder_sizes import architecture_of, encoder_sizes, head_size
-from retrieval.registry import Table
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
@@ -30,7 +30,7 @@ from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss
 
 if TYPE_CHECKING:
     from retrieval.models.encoder_folder import EncoderFolder
-    from retrieval.pipeline.run import Run
+    from retrieval.runs.pipeline.run import Run
 
 
 class Recipe(abc.ABC):
@@ -244,7 +244,7 @@ class PairRecipe(Recipe):
         """The embeddings of a guide."""
         if not guide_of(self):
             return {}
-        guide = importlib.import_module("retrieval.recipes.guide")  # a run without one reads no published models
+        guide = importlib.import_module("retrieval.runs.weights.guide")  # a run without one reads no published models
         return {"guide": (GUIDE, guide.size(self.config))}
 
     def chunk_sizes(self, devices: int) -> list[int]:

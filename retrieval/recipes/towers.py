@@ -9,10 +9,10 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text

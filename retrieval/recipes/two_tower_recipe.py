@@ -10,18 +10,19 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import declared, values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.run import Run
-from retrieval.recipes import towers, validation
+from retrieval.recipes import towers
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, Recipe, check_sees_all, copy_parameters, encoder_of
-from retrieval.runtime.arrays import reshape_rows
+from retrieval.runs.fitting import validation
+from retrieval.runs.pipeline.run import Run
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrieval.errors import UserError
-from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
+from retrieval.common.errors import UserError
+from retrieval.common.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
 from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import hosts
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts
 from retrieval.search import sharded_map, vector_codes
 from retrieval.search.text_batches import batches, enough, few, padded, rounded
 from retrieval.search.vector_codes import Form

@@ -24,8 +24,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError
-from retrieval.runtime import devices
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices
 from retrieval.search.index_kind import EXACT, IndexKind, Options, register
 from retrieval.search.vector_codes import BINARY, FLOAT32, Codes, Form, Packing, Rows, inner_products
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.exact import no_results
 
 Run = tuple[np.ndarray, np.ndarray]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from retrieval.errors import UserError
-from retrieval.registry import Table
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
 
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = {}

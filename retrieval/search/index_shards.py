@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.search.exact import merge
 from retrieval.search.index_kind import SavedIndex
 from retrieval.search.windows import Index

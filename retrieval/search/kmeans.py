@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from retrieval.errors import UserError
-from retrieval.runtime.arrays import first_highest
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import first_highest
 from retrieval.search.exact import finite_embeddings
 
 _PARTS, _ROWS = 64, 1024

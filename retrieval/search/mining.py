@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.runtime import hashing
+from retrieval.common.runtime import hashing
 
 
 class Rule(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.index_kind import Texts
 
 _log = logging.getLogger(__name__)

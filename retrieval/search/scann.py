@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import libraries
-from retrieval.errors import UserError
-from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
+from retrieval.common import libraries
+from retrieval.common.errors import UserError
+from retrieval.common.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
 from retrieval.search.index_kind import IndexKind, Options, register
 

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from retrieval import files, terminal
-from retrieval.errors import UserError
+from retrieval.common import files, terminal
+from retrieval.common.errors import UserError
 
 _log = logging.getLogger(__name__)
 

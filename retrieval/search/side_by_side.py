@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from retrieval.errors import unknown_name
+from retrieval.common.errors import unknown_name
 from retrieval.search import fusion
 from retrieval.search.fusion import Run
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from retrieval.runtime.filler import FILLER
+from retrieval.common.runtime.filler import FILLER
 
 _Placed = list[tuple[int, Sequence[int]]]  # rows, and their places
 

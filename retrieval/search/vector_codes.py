@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.search import sharded_map
 
 FLOAT32, BFLOAT16, INT8, BINARY = PRECISIONS = ("float32", "bfloat16", "int8", "binary")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.search.exact import merge, no_results
 
 # Windows that are asked for at first, for every candidate that is wanted, and queries that are folded at a time.

@@ -17,8 +17,8 @@ from types import ModuleType
 
 import Stemmer
 
-from retrieval.errors import unknown_name
-from retrieval.parsing import accents
+from retrieval.common.errors import unknown_name
+from retrieval.common.parsing import accents
 
 NONE = "none"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import UserError, unknown_name
-from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
 from retrieval.serving.foreign_routes import HEALTH, best_first

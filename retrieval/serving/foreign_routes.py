@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import listed, unknown_name
-from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.common.errors import listed, unknown_name
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import SWITCH, Field, Operation, Values

@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.serving import api_routes, mcp_server
 from retrieval.serving.engine import Engine
 from retrieval.serving.responses import form_of, json_response, written

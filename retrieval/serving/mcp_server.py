@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from starlette.routing import Route
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.serving.batching import BusyError
 from retrieval.serving.engine import Engine
 from retrieval.serving.requests import Field, Operation, Values

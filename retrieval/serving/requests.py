@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 
-from retrieval import terminal
-from retrieval.errors import UserError, unknown_name
+from retrieval.common import terminal
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 
 Values = dict[str, Any]

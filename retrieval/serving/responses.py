@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.serving.batching import BusyError
 
 VALUE, EMPTY, MANY = "value", "empty", "many"

@@ -18,8 +18,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from retrieval.errors import UserError
-from retrieval.runtime import signals
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import signals
 
 _HEADER = 16 << 10  # bytes of a request before its body
 _IDLE = 20  # seconds from a connection, or from the answer before, until a request is there up to its body

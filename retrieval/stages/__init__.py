@@ -1,8 +1,5 @@
-"""The stages of the trunk, and what they share."""
+"""The stages of the trunk, one a file."""
 
 _FILES = "encode evaluate export handover index inspect mine pairs plan prepare report search serve sets teacher train"
 
-NAMES = {
-    "stage": {name: name for name in _FILES.split()} | {"serve": "serve mcp"},
-    "refresh": {"mined_negatives": "negatives"},
-}
+NAMES = {"stage": {name: name for name in _FILES.split()} | {"serve": "serve mcp"}}

@@ -13,25 +13,20 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices, hosts
 from retrieval.config.fields import values_of
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import OLDER, STAGES, Read, Stage
-from retrieval.recipes import encoding_cost, held_out_questions, initial_parameters, prompted, trained_run
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.initial_parameters import TEXT_FIELDS
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
-from retrieval.recipes.trained_model import TrainedKind
-from retrieval.recipes.trained_run import check_towers, load_towers, of_towers
-from retrieval.runtime import devices, hosts
-from retrieval.search import encoding, vector_codes
-from retrieval.search.vector_codes import FLOAT32, Form
-from retrieval.stages import costs, ranked_lists
-from retrieval.stages.collection import (
+from retrieval.runs.fitting import encoding_cost, held_out_questions
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import OLDER, STAGES, Read, Stage
+from retrieval.runs.ranking import costs, ranked_lists
+from retrieval.runs.ranking.collection import (
     BASELINES,
     CORPUS,
     START,
@@ -42,6 +37,12 @@ from retrieval.stages.collection import (
     of_pairs,
     repeated,
 )
+from retrieval.runs.weights import initial_parameters, prompted, trained_run
+from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
+from retrieval.runs.weights.trained_model import TrainedKind
+from retrieval.runs.weights.trained_run import check_towers, load_towers, of_towers
+from retrieval.search import encoding, vector_codes
+from retrieval.search.vector_codes import FLOAT32, Form
 
 _log = logging.getLogger(__name__)
 

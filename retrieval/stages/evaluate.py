@@ -9,24 +9,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts
 from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.errors import UserError
 from retrieval.evaluation import by_article, metrics, per_query, result_files
 from retrieval.evaluation.metrics import cutoff
-from retrieval.pipeline.records import details
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import held_out_questions
-from retrieval.runtime import hosts
+from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.pipeline.records import details
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import costs, fused, indexes, pod_search, ranked_lists, rankings
+from retrieval.runs.ranking.collection import Collection, open_collection, set_names
+from retrieval.runs.ranking.indexes import Together
+from retrieval.runs.ranking.ranked_lists import Ranking, RunFile
+from retrieval.runs.ranking.rankings import Validation
 from retrieval.search import encoding
-from retrieval.stages import costs, fused, indexes, pod_search, ranked_lists, rankings, sets
-from retrieval.stages.collection import Collection, open_collection, set_names
-from retrieval.stages.indexes import Together
-from retrieval.stages.ranked_lists import Ranking, RunFile
-from retrieval.stages.rankings import Validation
+from retrieval.stages import sets
 
 _log = logging.getLogger(__name__)
 

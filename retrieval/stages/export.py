@@ -6,20 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts, hub, model_folder
 from retrieval.data.labelled import sources
-from retrieval.errors import UserError
 from retrieval.export import model_card, onnx_files
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
-from retrieval.pipeline.records import is_current, is_done, record_of
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import adapters
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.trained_model import TRAINED
-from retrieval.recipes.trained_run import check_towers, load_adapted
-from retrieval.runtime import hosts, hub, model_folder
+from retrieval.runs.pipeline.records import is_current, is_done, record_of
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.weights import adapters
+from retrieval.runs.weights.trained_model import TRAINED
+from retrieval.runs.weights.trained_run import check_towers, load_adapted
 
 _log = logging.getLogger(__name__)
 

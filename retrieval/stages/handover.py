@@ -1,6 +1,6 @@
 """The stage `handover`: a collection's vectors, texts and metadata, in the files that other systems load.
 
-handover/TARGET/    as `retrieval.handover.targets` says, with README.md, check.jsonl and manifest.json
+handover/TARGET/    as `retrieval.export.vectors.targets` says, with README.md, check.jsonl and manifest.json
 """
 
 import itertools
@@ -14,26 +14,26 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
 from retrieval.api.document_texts import own_passages
+from retrieval.common import files
+from retrieval.common.errors import UserError, no_path
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.errors import UserError, no_path
-from retrieval.handover import folder
-from retrieval.handover.metadata import Metadata
-from retrieval.handover.targets import TARGETS, Target
-from retrieval.handover.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
-from retrieval.pipeline.records import record_of
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import prompted
-from retrieval.recipes.initial_parameters import TEXT_FIELDS
-from retrieval.recipes.trained_run import check_towers, of_towers
+from retrieval.export.vectors import folder
+from retrieval.export.vectors.metadata import Metadata
+from retrieval.export.vectors.targets import TARGETS, Target
+from retrieval.export.vectors.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
+from retrieval.runs.pipeline.records import record_of
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking.collection import CORPUS, Collection, collections, of_pairs
+from retrieval.runs.weights import prompted
+from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
+from retrieval.runs.weights.trained_run import check_towers, of_towers
 from retrieval.search import encoding, windows
 from retrieval.search.encoding import StoredRows
-from retrieval.stages.collection import CORPUS, Collection, collections, of_pairs
 
 _log = logging.getLogger(__name__)
 

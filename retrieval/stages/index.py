@@ -8,16 +8,16 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.runtime import hosts
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking.collection import Collection, collections, of_pairs
+from retrieval.runs.ranking.indexes import Built, built_by, options_of
 from retrieval.search import index_shards
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, SavedIndex, Texts
-from retrieval.stages.collection import Collection, collections, of_pairs
-from retrieval.stages.indexes import Built, built_by, options_of
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import source_paths
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.task_kind import TASKS
@@ -18,14 +19,14 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.held_out_texts import LEAST, Occurrences, Words, words
 from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.evaluation import display
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stages import data_warnings, labelled_groups
-from retrieval.stages.collection import CORPUS, open_collection, set_names
-from retrieval.stages.data_warnings import DataCount, cut_off
+from retrieval.runs.fitting import data_warnings
+from retrieval.runs.fitting.data_warnings import DataCount, cut_off
+from retrieval.runs.pairs import labelled_groups
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking.collection import CORPUS, open_collection, set_names
 
 _NAME = "inspect.json"
 _TEXTS = 20_000  # passages and labelled queries that it looks at, the first

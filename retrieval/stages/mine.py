@@ -12,25 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import negatives_format
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.records import details, read_record, record_of
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes import held_out_questions, prompted
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.recipes.trained_model import open_trained
-from retrieval.recipes.trained_run import of_towers
+from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.pairs import hard_negatives, pair_negatives
+from retrieval.runs.pairs.hard_negatives import Searched
+from retrieval.runs.pipeline.records import details, read_record, record_of
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import Collection, open_collection
+from retrieval.runs.weights import prompted
+from retrieval.runs.weights.trained_model import open_trained
+from retrieval.runs.weights.trained_run import of_towers
 from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
 from retrieval.search.mining import at_random
-from retrieval.stages import hard_negatives, indexes, pair_negatives, sets
-from retrieval.stages.collection import Collection, open_collection
-from retrieval.stages.hard_negatives import Searched
+from retrieval.stages import sets
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub_datasets
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, sources, teacher_scores
@@ -20,16 +22,15 @@ from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import TextSizes
-from retrieval.errors import UserError
-from retrieval.pipeline.records import is_done
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, guide
-from retrieval.recipes.examples import check_shards
 from retrieval.recipes.recipe import guide_of, recipe_of
-from retrieval.recipes.source_batches import folder_of
-from retrieval.runtime import hub_datasets
-from retrieval.stages import data_warnings, guided_pairs, hard_negatives, labelled_groups, source_pairs
+from retrieval.runs.fitting import data_warnings, examples
+from retrieval.runs.fitting.examples import check_shards
+from retrieval.runs.fitting.source_batches import folder_of
+from retrieval.runs.pairs import guided_pairs, hard_negatives, labelled_groups, source_pairs
+from retrieval.runs.pipeline.records import is_done
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.weights import guide
 
 _WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _JOINED = "queries with the wording of a held-out one, held out with it"

@@ -16,17 +16,17 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
-from retrieval.errors import UserError, unknown_name
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime.arrays import TENSOR
 from retrieval.evaluation import display
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, source_batches, train_state
-from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
-from retrieval.runtime.arrays import TENSOR
-from retrieval.stages import training_length
+from retrieval.runs.fitting import examples, source_batches, training_length
+from retrieval.runs.fitting.packed_rows import with_rows
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.weights import train_state
 from retrieval.training import chips, sharding, step_plan, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_plan import CompiledStep

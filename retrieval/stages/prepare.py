@@ -9,19 +9,19 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import libraries
+from retrieval.common import libraries
+from retrieval.common.errors import UserError
 from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
-from retrieval.pipeline.records import details, is_done
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Fixed, Stage
-from retrieval.recipes.examples import check_shards, unlabelled
-from retrieval.stages import data_warnings
+from retrieval.runs.fitting import data_warnings
+from retrieval.runs.fitting.examples import check_shards, unlabelled
+from retrieval.runs.pipeline.records import details, is_done
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Fixed, Stage
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import libraries
+from retrieval.common import libraries
 from retrieval.config import fields, tree
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
-from retrieval.pipeline.records import details, is_done, record_of, verify_written
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.stages import costs
-from retrieval.stages.ranked_lists import COUNTS
+from retrieval.runs.pipeline.records import details, is_done, record_of, verify_written
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import costs
+from retrieval.runs.ranking.ranked_lists import COUNTS
 
 _log = logging.getLogger(__name__)
 

@@ -8,21 +8,21 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import terminal
 from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes.initial_parameters import TEXT_FIELDS
-from retrieval.recipes.trained_model import TRAINED
-from retrieval.recipes.trained_run import check_towers
+from retrieval.common import terminal
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.ranking.collection import of_pairs
+from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
+from retrieval.runs.weights.trained_model import TRAINED
+from retrieval.runs.weights.trained_run import check_towers
 from retrieval.search import hit_texts
-from retrieval.stages.collection import of_pairs
 
 _WIDTH, _HITS = 160, 5  # of what is shown
 _AT_ONCE = 32  # queries of a file

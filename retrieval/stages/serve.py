@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.store import repeated
 from retrieval.config.fields import of_fields
-from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import TRAINED
-from retrieval.recipes.trained_run import check_towers
-from retrieval.runtime.store import repeated
+from retrieval.runs.pipeline import records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.weights.trained_model import TRAINED
+from retrieval.runs.weights.trained_run import check_towers
 from retrieval.stages.search import USES, reads
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
-from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.stages.collection import CORPUS
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking.collection import CORPUS
 
 _log = logging.getLogger(__name__)
 

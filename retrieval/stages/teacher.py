@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices, hosts
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import teacher_scores
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate import Candidate
-from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.text_embedder import kind_of
-from retrieval.recipes.trained_model import TrainedKind
-from retrieval.runtime import devices, hosts
-from retrieval.stages import labelled_groups
+from retrieval.runs.pairs import labelled_groups
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.weights.text_embedder import kind_of
+from retrieval.runs.weights.trained_model import TrainedKind
 
 _log = logging.getLogger(__name__)
 

@@ -7,23 +7,23 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import libraries
+from retrieval.common import libraries
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, ending, hosts
+from retrieval.common.runtime.signals import PreemptedError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.errors import UserError
-from retrieval.pipeline.records import is_done, read_own_record
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
-from retrieval.recipes import examples, initial_parameters, source_batches, train_state
 from retrieval.recipes.placement import is_stacked, make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
-from retrieval.runtime import artefacts, ending, hosts
-from retrieval.runtime.signals import PreemptedError
-from retrieval.stages import refresh_kind, training_length, training_setup
-from retrieval.stages.refresh_kind import FOLDER, kind_of
-from retrieval.stages.training_log import TrainingLog
-from retrieval.stages.training_setup import BAD_BATCHES, Setup
+from retrieval.runs.fitting import examples, refresh_kind, source_batches, training_length, training_setup
+from retrieval.runs.fitting.refresh_kind import FOLDER, kind_of
+from retrieval.runs.fitting.training_log import TrainingLog
+from retrieval.runs.fitting.training_setup import BAD_BATCHES, Setup
+from retrieval.runs.pipeline.records import is_done, read_own_record
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
+from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import frozen, loop, optimizer
 
 _log = logging.getLogger(__name__)

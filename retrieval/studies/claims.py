@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.common.errors import UserError, unknown_name
 
 MILLISECONDS = "ms"  # the metric of the split 'latency': not in percent
 

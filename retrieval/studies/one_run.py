@@ -4,8 +4,8 @@ Its standard input is a pipe from the study.
 """
 
 from retrieval import cli
+from retrieval.common.runtime import ending
 from retrieval.main import main
-from retrieval.runtime import ending
 
 if __name__ == "__main__":
     ending.end_with_input()

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime import artefacts
+from retrieval.common.runtime.store import is_url
 from retrieval.config import fields
-from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display, per_query, result_files, run_report, significance
 from retrieval.evaluation.metrics import is_share
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.run import Run
-from retrieval.runtime import artefacts
-from retrieval.runtime.store import is_url
+from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline.run import Run
 
 # What is read of a run on a store.
 _READ = (result_files.NAME, per_query.FOLDER, *result_files.OF_STAGES.values(), "stages")

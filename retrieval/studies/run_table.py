@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval import LOCK, files
+from retrieval import LOCK
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.config import experiment
 from retrieval.config.fields import values_of
-from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import fixed, preflight, records, runner
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import trained_run
+from retrieval.runs.pipeline import fixed, preflight, records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES
+from retrieval.runs.weights import trained_run
 
 _PATHS = (  # fields in which a run names another
     *("base", "train.init_from", "teacher.model", "rerank.model"),

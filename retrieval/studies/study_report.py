@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.files import write_text
 from retrieval.evaluation import display, significance
-from retrieval.files import write_text
 from retrieval.studies.claims import Cell, Claim, Report
 from retrieval.studies.study_results import Comparison, Results, compare
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.evaluation import per_query, result_files, significance
-from retrieval.pipeline.records import verify_written
+from retrieval.runs.pipeline.records import verify_written
 from retrieval.studies.claims import MILLISECONDS, Cell
 
 Key = tuple[str, str, str, str]  # system, dataset, split, metric

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training.loss_kind import EMBEDDINGS, Batch, Loss, Metrics
 
 

@@ -30,10 +30,10 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 from orbax.checkpoint.options import MultiprocessingOptions
 
-from retrieval import files
-from retrieval.errors import UserError, first_line
-from retrieval.runtime import hosts, store
-from retrieval.runtime.store import Store
+from retrieval.common import files
+from retrieval.common.errors import UserError, first_line
+from retrieval.common.runtime import hosts, store
+from retrieval.common.runtime.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import reshape_rows
+from retrieval.common.runtime.arrays import reshape_rows
 
 
 def in_chunks(

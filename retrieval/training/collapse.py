@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval import files, terminal
-from retrieval.errors import UserError
-from retrieval.runtime import hosts
-from retrieval.runtime.signals import PreemptedError
+from retrieval.common import files, terminal
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts
+from retrieval.common.runtime.signals import PreemptedError
 from retrieval.training import frozen
 from retrieval.training.checkpoint import Checkpointer, Resumable
 

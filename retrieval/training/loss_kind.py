@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
 from retrieval.config.fields import check_value, declared
-from retrieval.errors import UserError
-from retrieval.registry import Table
 
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]

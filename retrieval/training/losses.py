@@ -6,7 +6,7 @@ Letters of shapes: B examples of the global batch, P tokens to predict, V vocabu
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import first_highest
+from retrieval.common.runtime.arrays import first_highest
 
 Metrics = dict[str, jax.Array]
 

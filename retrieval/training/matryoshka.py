@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 SIZES = "train.matryoshka"
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training import schedules
 
 OPTIMIZERS = ("adam", "lamb", "muon", "lion", "adafactor")

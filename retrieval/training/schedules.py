@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 _DECAY = 0.1  # share of the updates, the last ones, in which the rate of wsd falls
 

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError, divisors
-from retrieval.runtime.arrays import TENSOR
+from retrieval.common.errors import UserError, divisors
+from retrieval.common.runtime.arrays import TENSOR
 
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
 

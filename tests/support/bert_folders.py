@@ -4,7 +4,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from retrieval.files import write_json
+from retrieval.common.files import write_json
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig

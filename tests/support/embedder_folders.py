@@ -5,7 +5,7 @@ from flax import nnx
 from safetensors.numpy import load_file as load_file
 from safetensors.numpy import save_file
 
-from retrieval.files import write_json
+from retrieval.common.files import write_json
 from retrieval.methods.reranker.model import CrossEncoder, write_cross_encoder
 from retrieval.models import encoder_tensors
 from retrieval.models.encoder_folder import written_config

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from retrieval.files import write_json
+from retrieval.common.files import write_json
 
 # Tokens, hidden size, size of the MLP, layers: a full period of local and global layers, and a rest.
 V, H, F, LAYERS = 97, 48, 40, 7

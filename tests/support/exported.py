@@ -7,15 +7,15 @@ import jax
 from conftest import REPOSITORY
 
 from configs import reqa
-from retrieval import files
+from retrieval.common import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters, train_state, trained_run
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.runs.pipeline import records, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import initial_parameters, train_state, trained_run
 from retrieval.search import encoding
 from support import tei_folder
 

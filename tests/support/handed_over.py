@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from retrieval import files
-from retrieval.handover import folder
-from retrieval.handover.targets import TARGETS
-from retrieval.handover.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
+from retrieval.common import files
+from retrieval.export.vectors import folder
+from retrieval.export.vectors.targets import TARGETS
+from retrieval.export.vectors.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
 
 PIECES = [*"aéß猫🦊 \"'\\,;{}%#\u2028\x7f=!", "\\N", "\\."]
 BREAKS = ["\t", "\n", "\r", "\r\n", "\x0b"]

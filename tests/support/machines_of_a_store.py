@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.runtime import artefacts, lease
+from retrieval.common.runtime import artefacts, lease
 from support import toy_store
 
 

@@ -3,7 +3,7 @@
 import sys
 
 from retrieval import cli, main
-from retrieval.runtime import lease
+from retrieval.common.runtime import lease
 from support import toy_store
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import time
 
 from benchmarks.accelerator import outcomes, pack, work
 from retrieval.data.sets import reqa
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 from support.tiny import make_config
 
 TOY = pack.SETTINGS | {

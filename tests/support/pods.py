@@ -12,9 +12,9 @@ import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
-from retrieval.recipes import trained_run
+from retrieval.common.runtime import artefacts
 from retrieval.recipes.placement import parameters_of
-from retrieval.runtime import artefacts
+from retrieval.runs.weights import trained_run
 from support import children, tiny
 
 SMALL = {

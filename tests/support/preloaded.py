@@ -8,8 +8,8 @@ import tensorflow  # noqa: F401
 
 import retrieval.main  # noqa: F401
 from retrieval.data.examples.task_kind import TASKS
-from retrieval.pipeline.stage import STAGES
 from retrieval.recipes.recipe import RECIPES
+from retrieval.runs.pipeline.stage import STAGES
 from retrieval.training.loss_kind import LOSSES
 
 for table in (STAGES, RECIPES, TASKS, LOSSES):

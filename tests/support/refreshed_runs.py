@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from retrieval.data.sets import beir
-from retrieval.pipeline import records
-from retrieval.recipes import held_out_questions, train_state
-from retrieval.stages import hard_negatives
+from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.pairs import hard_negatives
+from retrieval.runs.pipeline import records
+from retrieval.runs.weights import train_state
 from support import tiny
 
 CHANGES = tiny.CHEAP | {

@@ -2,7 +2,7 @@
 
 import json
 
-from retrieval.runtime import artefacts
+from retrieval.common.runtime import artefacts
 from retrieval.training.checkpoint import Checkpointer
 
 

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime import artefacts, lease
-from retrieval.runtime.lease import Lease
-from retrieval.runtime.signals import EXIT_CODE
-from retrieval.runtime.store import Store
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts, lease
+from retrieval.common.runtime.lease import Lease
+from retrieval.common.runtime.signals import EXIT_CODE
+from retrieval.common.runtime.store import Store
 from retrieval.training import checkpoint
 from retrieval.training.checkpoint import Checkpointer
 from support.pods import STAGES, brought, finish, parameters, runs
@@ -120,7 +120,7 @@ def test_compiled_programs_are_kept_on_the_store(bucket, monkeypatch):
     """Those of an accelerator, which a CPU plays here: it can read them back itself."""
     from jax.experimental.compilation_cache import compilation_cache
 
-    from retrieval.runtime import devices
+    from retrieval.common.runtime import devices
 
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

@@ -6,8 +6,8 @@ from conftest import REPOSITORY
 
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
-from retrieval.pipeline import preflight, runner
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
 from support import small_pipelines  # noqa: F401
 
 # Each lane and file makes a graph of TensorFlow, which takes most of the time of so few steps.

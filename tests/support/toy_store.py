@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from retrieval.runtime import artefacts, store
+from retrieval.common.runtime import artefacts, store
 
 URL = "s3://bucket/run"  # of a work directory
 _ROOT = "TOY_STORE"  # in the environment, so that other processes find the same objects
@@ -96,7 +96,7 @@ def _replace(name: str, content: bytes) -> None:
 
 
 class ToyFileSystem(fsspec.AbstractFileSystem):
-    """As much of fsspec's interface as `retrieval.runtime.store`, epath and Orbax use."""
+    """As much of fsspec's interface as `retrieval.common.runtime.store`, epath and Orbax use."""
 
     protocol = "s3"
 

@@ -3,7 +3,7 @@
 from conftest import REPOSITORY
 
 from configs import fine_tune
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 from support.tiny import complete
 
 

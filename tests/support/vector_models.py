@@ -4,7 +4,7 @@ import pytest
 
 import retrieval
 from retrieval.api.own_search import OwnSearch
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from support.tiny import execute
 
 DOCUMENTS = ["the red fox eats grass", "a whale swims in the sea", "nothing else"]

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple, TypeVar
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 
 _T = TypeVar("_T")
 

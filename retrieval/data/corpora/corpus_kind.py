@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
+from retrieval.common.parsing.foreign_text import TooSlowError, time_limit
 from retrieval.data.corpora import articles
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.shards import shard_steps
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
-from retrieval.parsing.foreign_text import TooSlowError, time_limit
 
 DROPPED = "pages dropped: "  # before the reason
 # For a page, and for each of its characters: six times what Markdown takes, the slowest format.

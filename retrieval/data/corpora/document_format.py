@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError, listed, near
+from retrieval.common.parsing import scalars, text_files
 from retrieval.data.corpora import addresses, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.data.formats import Format, Formats
-from retrieval.errors import UserError, listed, near
-from retrieval.parsing import scalars, text_files
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import parquet_files, text_files
 from retrieval.data.corpora.document_format import USUAL, Columns, RecordFormat, columns, register
-from retrieval.errors import UserError
-from retrieval.parsing import parquet_files, text_files
 
 _ROW = ("id", "text")  # the columns of a collection.tsv
 

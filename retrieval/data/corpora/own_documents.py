@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
+from retrieval.common.errors import UserError
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.corpora.document_format import NOT_IN_IDS, Given, endings, format_of
 from retrieval.data.formats import Options
-from retrieval.errors import UserError
 
 _FIELDS = ("documents.id", "documents.title", "documents.text", "documents.url")
 

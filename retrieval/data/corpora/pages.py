@@ -11,10 +11,10 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 
+from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora import addresses, front_matter
 from retrieval.data.corpora.articles import Link
 from retrieval.data.corpora.document_format import Block, DocumentFormat, Outline, one_line, register, title_of
-from retrieval.parsing import foreign_text
 
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _ENDS_PARAGRAPH = {

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.corpora import corpus_kind, docstrings, sentences, source_paths
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Paragraph, Redirect, Section
 from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.formats import Options
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 _MAX_BYTES = 4 << 20
 _MAX_NAME = 200

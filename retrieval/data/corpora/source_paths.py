@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, no_path
 from retrieval.data.corpora import tfds_source
-from retrieval.errors import UserError, no_path
 
 
 def split(value: str) -> list[str]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, libraries
-from retrieval.errors import UserError, first_line, unknown_name
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError, first_line, unknown_name
 
 _PREFIX = "tfds:"
 _NAME = re.compile(r"(\w+)(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?")

@@ -14,9 +14,9 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
+from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.wikipedia import Page, normalize_title
-from retrieval.parsing import foreign_text
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
 OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"

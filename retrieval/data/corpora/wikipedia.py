@@ -13,9 +13,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 from xml.parsers import expat
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora.articles import Broken, Dropped, Redirect
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_text
 
 _CHUNK = 1 << 18
 _MEBIBYTE = 1 << 20

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora import corpus_kind, document_format, source_paths, wikinames, wikipedia
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Section
 from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.corpora.wikipedia import Page
 from retrieval.data.formats import Options
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_text
 
 _log = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, first_line, multiples
+from retrieval.common.libraries import seqio, tf
+from retrieval.common.runtime import hashing, hosts
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, PackedLane, Packing
-from retrieval.errors import UserError, first_line, multiples
-from retrieval.libraries import seqio, tf
-from retrieval.runtime import hashing, hosts
 
 _POSITION = "sources.json"
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrieval.common.libraries import tf
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.token_rows import Record
-from retrieval.libraries import tf
-from retrieval.runtime.filler import FILLER
 
 Lengths = Mapping[str, int]  # field -> its length; an optional field that is not in it is not in the examples
 

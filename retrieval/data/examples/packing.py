@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
-from retrieval.runtime.filler import FILLER
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
 Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples

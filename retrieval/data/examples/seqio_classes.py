@@ -6,8 +6,8 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
+from retrieval.common.runtime import hashing
 from retrieval.data.examples.example_kind import ExampleKind, Lengths
-from retrieval.runtime import hashing
 
 
 class Converter(seqio.FeatureConverter):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.libraries import seqio, tf
 from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
@@ -16,8 +18,6 @@ from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.shards import tfrecords
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, unknown_name
-from retrieval.libraries import seqio, tf
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
 from retrieval.data.examples import batches, task_kind
 from retrieval.data.labelled import pair_shards
 from retrieval.data.shards import tfrecords
-from retrieval.errors import UserError
-from retrieval.libraries import tf
 
 _BATCH = 1024  # records that are parsed at a time
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
+from retrieval.common.registry import Table
 from retrieval.config.fields import NOT_NEGATIVE, Field, declare, declared
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.libraries import tf
-from retrieval.registry import Table
 
 # Makes an example of a record, a seed (int32 [2]) and the lengths of its features.
 Maker = Callable[[Record, "tf.Tensor", Mapping[str, int]], Record]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from retrieval.common.libraries import tf
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.libraries import tf
 
 # The features of a record, or of an example, by name.
 Record = Mapping[str, "tf.Tensor"]

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.labelled import json_array, record_values
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, register
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 _ID_FIELDS = ("passage_id", "psg_id")
 _ANSWER_MARKS = ("hasanswer", "has_answer")

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import msgpack
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

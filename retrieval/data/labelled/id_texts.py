@@ -14,15 +14,15 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import parquet_files, scalars, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.record_fields import shown
 from retrieval.data.sets import msmarco
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import parquet_files, scalars, text_files
-from retrieval.runtime import hashing
 
 _IDS = ("query_id", "qid", "document_id", "doc_id", "docid", "passage_id", "pid", "_id", "id")
 _TEXTS = ("text", "query", "passage", "document", "contents", "body")

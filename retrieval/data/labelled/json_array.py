@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, text_files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_json, text_files
 
 _PIECE = 1 << 16
 _BLANKS = re.compile("[ \t\r\n]*")

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval.common.errors import UserError, listed
+from retrieval.common.parsing import parquet_files, text_files
+from retrieval.common.runtime import hub_datasets
 from retrieval.data.corpora import source_paths
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.record_fields import Shape
-from retrieval.errors import UserError, listed
-from retrieval.parsing import parquet_files, text_files
-from retrieval.runtime import hub_datasets
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from retrieval.common.runtime import hashing
 from retrieval.data.labelled.grouping import Counts, Example, Groups, digest
 from retrieval.data.labelled.pair_shards import KnownPositives, document_id, wording
-from retrieval.runtime import hashing
 
 
 class MergedGroups:

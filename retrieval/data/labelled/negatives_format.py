@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from retrieval.common.runtime import hashing
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
-from retrieval.runtime import hashing
 
 TEVATRON = "tevatron"
 

@@ -30,7 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data import holdout
 from retrieval.data.examples.example_kind import GUIDE
 from retrieval.data.examples.task_kind import IN_ORDER, SCORED
@@ -42,8 +44,6 @@ from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

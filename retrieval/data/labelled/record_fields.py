@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval import errors
-from retrieval.errors import UserError
+from retrieval.common import errors
+from retrieval.common.errors import UserError
 
 _OF_SIDES = ("pos_scores", "neg_scores")
 _USUAL = {  # our name of a field -> what it may be called

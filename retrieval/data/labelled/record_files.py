@@ -9,13 +9,13 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from retrieval.common.errors import UserError, listed
+from retrieval.common.parsing import parquet_files, text_files
 from retrieval.data.labelled import record_fields
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings, register
 from retrieval.data.labelled.record_fields import CLASS, TWO
 from retrieval.data.labelled.record_format import NOT_READ, Record, RecordFormat
-from retrieval.errors import UserError, listed
-from retrieval.parsing import parquet_files, text_files
 
 
 @register

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import scalars, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.labelled import record_fields, record_values
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
@@ -13,9 +16,6 @@ from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Set
 from retrieval.data.labelled.record_fields import CLASS, DOCUMENTS, TUPLE, TWO, Layout, Shape
 from retrieval.data.labelled.record_values import ALIKE, NEITHER
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import scalars, text_files
-from retrieval.runtime import hashing
 
 _JUDGEMENTS = (0, 1, "0", "1")
 _NO_CLASS = "-1"  # as the library `datasets` numbers it

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import scalars, text_files
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import scalars, text_files
 
 _LIST = re.compile(r"\s*[\[(](.*)[\])]\s*", re.DOTALL)
 _ID_FIELDS = ("docid", "_id", "id")

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.parsing import text_files
 from retrieval.config.fields import POSITIVE, declared
 from retrieval.data.corpora import source_paths
-from retrieval.errors import UserError, unknown_name
-from retrieval.parsing import text_files
 
 FIELD = "pairs.sources"
 # What a source may have of its own: the key of its table -> the field of the config that it stands for.

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_json, scalars, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, scalars, text_files
-from retrieval.runtime import hashing
 
 
 def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:

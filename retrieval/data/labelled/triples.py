@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings, register
 from retrieval.data.sets import msmarco
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 # Of passages they are numbers, of documents a D is before them.
 _IDS = re.compile(r"[0-9]+(\tD?[0-9]+){2}")

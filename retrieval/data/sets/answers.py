@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.parsing import foreign_text
-from retrieval.parsing.foreign_text import time_limit
+from retrieval.common.parsing import foreign_text
+from retrieval.common.parsing.foreign_text import time_limit
 
 _log = logging.getLogger(__name__)
 

@@ -22,15 +22,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_json, scalars, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.corpora import addresses
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, scalars, text_files
-from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

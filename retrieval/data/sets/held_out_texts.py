@@ -17,6 +17,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data import holdout
 from retrieval.data.corpora import corpus_kind, pydocs, sentences
 from retrieval.data.corpora.articles import Article
@@ -24,8 +26,6 @@ from retrieval.data.sets import open_domain
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.data.sets.splits import wording
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 LEAST = 4  # words: fewer stand together by chance
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import libraries
+from retrieval.common import libraries
+from retrieval.common.errors import UserError, first_line
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError, first_line
 
 _PREFIX = "ir:"
 _OF_EMPTY = "judgements of no document or query with a text, left out"

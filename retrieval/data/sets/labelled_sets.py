@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from retrieval.common.errors import UserError
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
 
 _ALL = sys.maxsize
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
-from retrieval.runtime import hashing
 
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora import tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_text, text_files
 
 _log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data.corpora import sentences
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 
 def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed: int) -> RetrievalSet:

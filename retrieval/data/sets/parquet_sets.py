@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval.common.errors import UserError, listed
+from retrieval.common.parsing import parquet_files, scalars, text_files
+from retrieval.common.runtime import hub
 from retrieval.data.corpora.source_paths import checked, split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError, listed
-from retrieval.parsing import parquet_files, scalars, text_files
-from retrieval.runtime import hub
 
 _log = logging.getLogger(__name__)
 

@@ -21,6 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import scalars, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
@@ -28,9 +31,6 @@ from retrieval.data.sets import beir, msmarco, open_domain, splits, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
-from retrieval.errors import UserError
-from retrieval.parsing import scalars, text_files
-from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

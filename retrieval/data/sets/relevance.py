@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from retrieval.errors import UserError
-from retrieval.parsing import scalars, text_files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import scalars, text_files
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_json, text_files
+from retrieval.common.runtime import hashing
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, text_files
-from retrieval.runtime import hashing
 
 SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
 _MISPLACED = "answers without a sure place in their paragraph, left out"

@@ -12,10 +12,10 @@ from typing import Self
 
 import numpy as np
 
+from retrieval.common.errors import UserError
 from retrieval.data.labelled import grouping
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 
 _CHUNK = 1 << 24  # bytes that are looked through for the ends of lines at a time
 

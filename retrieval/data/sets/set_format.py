@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.data.corpora import source_paths, tfds_source
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import RetrievalSet
-from retrieval.errors import UserError, unknown_name
 
 NOT_PREPARED = "is of a prepared corpus: add 'prepare' to config.stages, or set config.base to a run that has it"
 _SPLITS, _DIVIDED = "sets.splits", "split.set"

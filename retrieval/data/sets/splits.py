@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.libraries import tf
+from retrieval.common.runtime import hashing
 from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
-from retrieval.errors import UserError, unknown_name
-from retrieval.libraries import tf
-from retrieval.runtime import hashing
 
 _log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_text, text_files
 
 _log = logging.getLogger(__name__)
 

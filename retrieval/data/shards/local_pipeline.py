@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval.common import files
 from retrieval.data.corpora import corpus_kind
 from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import local_runner, shard_steps

@@ -24,10 +24,10 @@ from typing import Any, BinaryIO
 
 import msgpack
 
-from retrieval import files, terminal
+from retrieval.common import files, terminal
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data.shards.external_sort import Sorter
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 # Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")

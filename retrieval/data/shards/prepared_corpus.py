@@ -18,15 +18,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data.corpora import corpus_kind, passages
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import local_pipeline, shard_steps
 from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5

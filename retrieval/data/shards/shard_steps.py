@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
 from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, KnownItem, Redirect
 from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.runtime import hashing
 
 REDIRECT, LEAD, REQUEST, PASSAGE, SENTENCE = "redirect", "lead", "request", "passage", "sentence"
 RESOLVED, NEIGHBOUR, SHARED, SHARED_LEAD, COUNT = "resolved", "neighbour", "shared", "shared lead", "count"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
-from retrieval.libraries import tf
+from retrieval.common import files
+from retrieval.common.libraries import tf
 
 BEFORE, _BEHIND = 12, 4  # bytes around a record: its length and a sum of that, and a sum of the record
 

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 
 NAMES = tuple(prompts.USUAL.values())
 FIELDS = (*(f"data.{name}" for name in NAMES), "data.titles")  # on which stored texts depend

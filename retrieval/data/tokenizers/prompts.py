@@ -8,8 +8,8 @@ prompts 'NAME-query' and 'NAME-document', or 'NAME' for both, where there are su
 from collections.abc import Mapping
 from typing import Any
 
-from retrieval.errors import UserError, unknown_name
-from retrieval.runtime.model_folder import DOCUMENT, QUERY
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 
 USUAL = {QUERY: "query_prefix", DOCUMENT: "document_prefix"}  # a side -> the field of `data` with its prompt
 FIELD = "data.prompts"

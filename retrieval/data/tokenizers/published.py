@@ -10,12 +10,12 @@ from typing import Any
 
 from tokenizers import models, processors
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, library_errors
 from retrieval.data.tokenizers import tokenizer_json
 from retrieval.data.tokenizers.template import Frame, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, folds_and_lowers, read_lines, read_object
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece, bert_tokenizer
-from retrieval.errors import UserError, library_errors
 
 # The files beside that of the vocabulary that say what becomes of a text.
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")

@@ -11,10 +11,10 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS
-from retrieval.errors import UserError
 
 Config = dict[str, Any]
 

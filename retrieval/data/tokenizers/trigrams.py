@@ -11,12 +11,12 @@ from typing import Any
 
 from tokenizers import models
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.tokenizers.template import Frame, PairTemplate
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary, bert_tokenizer, bert_words, word_counts
-from retrieval.errors import UserError
-from retrieval.runtime.filler import FILLER
 
 KIND = "LetterTrigrams"
 _EDGE = "#"

@@ -17,12 +17,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, library_errors
+from retrieval.common.parsing import accents, text_files
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
 from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, check_tokens, folds_and_lowers, read_lines
-from retrieval.errors import UserError, library_errors
-from retrieval.parsing import accents, text_files
-from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from retrieval.common.errors import UserError
+from retrieval.common.files import read_json
+from retrieval.common.runtime import hub, model_folder
 from retrieval.data.tokenizers import published
 from retrieval.data.tokenizers.trigrams import KIND, Trigrams
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
-from retrieval.errors import UserError
-from retrieval.files import read_json
-from retrieval.runtime import hub, model_folder
 
 # Kinds that can be trained on a corpus.
 TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}

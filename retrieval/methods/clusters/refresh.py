@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.examples.stored_pairs import Positive, StoredPairs
-from retrieval.errors import UserError
 from retrieval.methods.clusters import cluster_order
 from retrieval.methods.clusters.cluster_order import ORDERS, Clustered
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
+from retrieval.runs.fitting import examples
+from retrieval.runs.fitting.refresh import RefreshKind
+from retrieval.runs.fitting.refresh_kind import REFRESHES
+from retrieval.runs.fitting.versions import Counts, RefreshInputs, Write
+from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
-from retrieval.stages.refresh import RefreshKind
-from retrieval.stages.refresh_kind import REFRESHES
-from retrieval.stages.versions import Counts, RefreshInputs, Write
 
 ARRAYS = ("paragraphs", "clusters", "centroids")
 _ORDER = 1  # the seed of the batches, beside that of k-means

@@ -9,21 +9,21 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from retrieval.common.runtime import devices
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import cut, rows_of
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary
 from retrieval.methods.deepct.recipe import DeepCT
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.trained_model import check_kind, open_trained
-from retrieval.runtime import devices
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import passage_lines
+from retrieval.runs.ranking.collection import collections, of_pairs
+from retrieval.runs.ranking.passage_lines import Lines
+from retrieval.runs.weights.trained_model import check_kind, open_trained
 from retrieval.search.text_batches import batches
 from retrieval.search.words import paired
-from retrieval.stages import passage_lines
-from retrieval.stages.collection import collections, of_pairs
-from retrieval.stages.passage_lines import Lines
 
 FOLDER = "term_weights"
 _GOES_ON = "##"

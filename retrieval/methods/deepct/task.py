@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 
 import Stemmer
 
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
 from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.libraries import tf
 
 TERMS = ExampleKind(
     "terms",

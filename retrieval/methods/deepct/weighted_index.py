@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval.errors import UserError
-from retrieval.parsing import foreign_json, scalars, text_files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import foreign_json, scalars, text_files
 from retrieval.search import passage_files
 from retrieval.search.bm25 import MOST, WORDS, Bm25Index, Bm25Kind, words_of
 from retrieval.search.index_kind import Options, Texts, register

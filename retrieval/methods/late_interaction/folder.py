@@ -24,10 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
+from retrieval.common.runtime.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.late_interaction.model import LateInteraction
 from retrieval.methods.late_interaction.token_marks import NONE, PUNCTUATION, SEEN, UNSEEN, fill_id, words
 from retrieval.models import export_files, known_keys, module_folder, tensor_files
@@ -35,9 +37,8 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.module_folder import SETTINGS
 from retrieval.models.tower_head import DENSE, Layer
-from retrieval.recipes import bert_weights, module_fields
-from retrieval.runtime import model_folder
-from retrieval.runtime.model_folder import DOCUMENT, MODULES, QUERY
+from retrieval.runs.weights import module_fields
+from retrieval.runs.weights import published_weights as bert_weights
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import on_every_device
+from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import contain
 from retrieval.training.loss_kind import LOSSES, Batch, Loss, Metrics
 from retrieval.training.objectives.distillation import KLDivergence

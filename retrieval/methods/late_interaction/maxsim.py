@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import first_highest, on_every_device
+from retrieval.common.runtime.arrays import first_highest, on_every_device
 from retrieval.training.candidate_blocks import product, summed
 
 _PRODUCTS = 2**24  # of a block: 64 MiB of them, three times in the backward pass

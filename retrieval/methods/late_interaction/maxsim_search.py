@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from retrieval.common.runtime import devices
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.methods.late_interaction.token_encoder import Queries
-from retrieval.runtime import devices
 from retrieval.search import text_batches
 from retrieval.search.exact import ExactIndex, no_results
 

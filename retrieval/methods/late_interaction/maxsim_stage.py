@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
-from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, of_candidates, ranked
 from retrieval.methods.late_interaction.muvera import Muvera
@@ -25,14 +26,14 @@ from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
-from retrieval.pipeline.records import details
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.runtime import devices
+from retrieval.runs.pipeline.records import details
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import costs, ranked_lists
+from retrieval.runs.ranking.collection import set_names
+from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
 from retrieval.search.exact import ExactIndex, recall
-from retrieval.stages import costs, evaluate, ranked_lists
-from retrieval.stages.collection import set_names
-from retrieval.stages.ranked_lists import Ranking, RunFile, others
+from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
 _FIELDS = ("systems", "depth", "exact", "fde", "retrieved")

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.methods.late_interaction.token_marks import FILLED
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_fields import text_of
-from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.chunks import in_chunks
 
 

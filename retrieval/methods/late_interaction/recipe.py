@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.methods.late_interaction import token_marks
 from retrieval.methods.late_interaction.folder import LateFolder, is_late
@@ -25,13 +26,13 @@ from retrieval.methods.late_interaction.token_encoder import TokenEncoder
 from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
-from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights, examples
 from retrieval.recipes.batch_fields import token_count
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
-from retrieval.recipes.validation import METRICS, labelled_pool
-from retrieval.runtime.arrays import reshape_rows
+from retrieval.runs.fitting import examples
+from retrieval.runs.fitting.validation import METRICS, labelled_pool
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import SCORES
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.search import kmeans
 
 BITS = {"residual1": 1, "residual2": 2, "residual4": 4}

@@ -12,10 +12,10 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.late_interaction.model import with_marks
 from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.recipes.on_mesh import OnMesh

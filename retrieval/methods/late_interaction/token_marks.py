@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind, Field, tokens
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.libraries import tf
-from retrieval.runtime.filler import FILLER
 
 OTHER, COUNTED, FILLED = 0, 1, 2
 

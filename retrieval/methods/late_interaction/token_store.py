@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map

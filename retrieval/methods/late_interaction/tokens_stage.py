@@ -12,20 +12,21 @@ from typing import Any
 import jax
 import numpy as np
 
+from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh
-from retrieval.runtime import hosts
+from retrieval.runs.fitting import encoding_cost
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import costs
+from retrieval.runs.ranking.collection import CORPUS, Collection, collections, repeated
 from retrieval.search import sharded_map
-from retrieval.stages import costs, encode
-from retrieval.stages.collection import CORPUS, Collection, collections, repeated
+from retrieval.stages import encode
 
 _log = logging.getLogger(__name__)
 

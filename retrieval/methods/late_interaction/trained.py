@@ -15,16 +15,16 @@ from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
-from retrieval.pipeline.run import Run
-from retrieval.recipes import encoding_cost
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.recipes.trained_model import TRAINED, EncoderKind, Trained, published_model
+from retrieval.runs.fitting import encoding_cost
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import costs
+from retrieval.runs.ranking.collection import CORPUS, open_collection
+from retrieval.runs.weights.trained_model import TRAINED, EncoderKind, Trained, published_model
 from retrieval.search import text_batches
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.side_by_side import Search
-from retrieval.stages import costs
-from retrieval.stages.collection import CORPUS, open_collection
 
 MODEL, SYSTEM = "config.late.model", "maxsim"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from retrieval.runtime import hashing
+from retrieval.common.runtime import hashing
 
 METRICS = ("AUC", "MRR", "nDCG@5", "nDCG@10")
 

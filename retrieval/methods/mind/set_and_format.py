@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, example
@@ -24,8 +26,6 @@ from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.data.tokenizers.vocab import SEPARATOR
-from retrieval.errors import UserError
-from retrieval.parsing import text_files
 
 _log = logging.getLogger(__name__)
 

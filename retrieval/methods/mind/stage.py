@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.parsing import parquet_files, text_files
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import labelled_format
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.set_and_format import Impression
-from retrieval.parsing import parquet_files, text_files
-from retrieval.pipeline.records import read_own_record
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.pipeline.records import read_own_record
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import BASELINES, TRAINED, Collection, open_collection
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
-from retrieval.stages import indexes
-from retrieval.stages.collection import BASELINES, TRAINED, Collection, open_collection
 
 _BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
 

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import seqio
 from retrieval.data.examples.batches import as_written
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.libraries import seqio
 from retrieval.methods.mlm.task import MASKED_PAIRS
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.pooling import first
@@ -27,12 +27,12 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.pipeline.run import Run
-from retrieval.recipes import examples, validation
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.runs.fitting import examples, validation
+from retrieval.runs.pipeline.run import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 

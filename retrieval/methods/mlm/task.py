@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from retrieval.common.libraries import tf
 from retrieval.data.examples.example_kind import MASKED, PERCENT, ExampleKind, Field, choose, share, types
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.tasks.corpus_tasks import ICT, CorpusTask
 from retrieval.data.examples.token_rows import Record, Specials, single
-from retrieval.libraries import tf
 
 _log = logging.getLogger(__name__)
 

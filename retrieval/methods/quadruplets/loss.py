@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.training.candidates import counts
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 

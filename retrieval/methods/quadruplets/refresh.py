@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.errors import UserError
+from retrieval.runs.fitting.refresh_kind import REFRESHES
+from retrieval.runs.fitting.versions import Counts, RefreshInputs, Write
+from retrieval.runs.pairs import hard_negatives
+from retrieval.runs.pairs.hard_negatives import Mined, Mining, Question, Searched
+from retrieval.runs.pairs.mined_negatives import Layout, NegativesRefresh, check_left
 from retrieval.search.mining import Rule, at_random
-from retrieval.stages import hard_negatives
-from retrieval.stages.hard_negatives import Mined, Mining, Question, Searched
-from retrieval.stages.mined_negatives import Layout, NegativesRefresh, check_left
-from retrieval.stages.refresh_kind import REFRESHES
-from retrieval.stages.versions import Counts, RefreshInputs, Write
 
 # What is told of simple negatives too.
 _SIMPLE = ("negatives", "results of equal text", "results with an answer")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from retrieval.common.libraries import tf
 from retrieval.data.examples.task_kind import Given, Maker, Stored, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, known_ids, of_chosen
 from retrieval.data.examples.token_rows import Record
-from retrieval.libraries import tf
 
 
 @register

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
 from retrieval.api.answering import MODEL
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime import hosts
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import exact_match, result_files
 from retrieval.methods.reader import recipe
 from retrieval.methods.reader.trained import (
@@ -37,16 +38,16 @@ from retrieval.methods.reader.trained import (
     text_of,
     weight_of,
 )
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.runtime import hosts
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import indexes, pod_search, ranked_lists
+from retrieval.runs.ranking.collection import TRAINED, Collection, open_collection, set_names
+from retrieval.runs.ranking.indexes import Together
+from retrieval.runs.ranking.ranked_lists import Ranking, others
 from retrieval.search import encoding
 from retrieval.search.index_kind import EXACT, INDEXES
-from retrieval.stages import evaluate, indexes, pod_search, ranked_lists
-from retrieval.stages.collection import TRAINED, Collection, open_collection, set_names
-from retrieval.stages.indexes import Together
-from retrieval.stages.ranked_lists import Ranking, others
+from retrieval.stages import evaluate
 
 _log = logging.getLogger(__name__)
 

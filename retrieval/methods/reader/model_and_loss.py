@@ -24,14 +24,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.models.norms import LayerNorm
 from retrieval.models.pooling import first, last
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer, dropout, split
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower
-from retrieval.runtime.arrays import reshape_rows
 from retrieval.training.loss_kind import LOSSES, Batch, Loss, Metrics
 
 # What a reader's loss compares.

@@ -14,22 +14,23 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
 from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.two_tower import full_size
-from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights, trained_run
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import gather, local_mesh, parameters_of
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
-from retrieval.runtime.arrays import reshape_rows
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import published_weights as bert_weights
+from retrieval.runs.weights import trained_run
 from retrieval.search.encoding import encode_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective

@@ -11,24 +11,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError, unknown_name
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import answers, beir, qa, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.errors import UserError, unknown_name
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, Rows
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Read, Stage
-from retrieval.recipes.examples import check_shards
 from retrieval.recipes.towers import query_tokens
+from retrieval.runs.fitting.examples import check_shards
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Read, Stage
+from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking.collection import Collection, open_collection, set_names
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import indexes, mine
-from retrieval.stages.collection import Collection, open_collection, set_names
+from retrieval.stages import mine
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
+from retrieval.common.parsing.foreign_text import TooSlowError
+from retrieval.common.runtime import hashing
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record
@@ -36,11 +41,6 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import tfrecords
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import SEPARATOR, Vocabulary
-from retrieval.errors import UserError
-from retrieval.libraries import tf
-from retrieval.parsing.foreign_text import TooSlowError
-from retrieval.runtime import hashing
-from retrieval.runtime.filler import FILLER
 
 STEM = "spans"
 PATTERN = f"{STEM}-*.tfrecord"

@@ -12,19 +12,19 @@ from ml_collections import ConfigDict
 
 from retrieval.api.answering import MODEL, Answer
 from retrieval.api.document_index import Hit
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
 from retrieval.methods.reader.task import Row
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.recipes.trained_model import TRAINED, TrainedKind
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights.trained_model import TRAINED, TrainedKind
 from retrieval.search.encoding import encode_rows
 from retrieval.search.index_kind import INDEXES
 from retrieval.search.text_batches import lengths_up_to
@@ -187,7 +187,7 @@ def text_of(spans: Sequence[Span]) -> str:
 
 
 class OpenReader:
-    """As `retrieval.api.answering.Answerer` and `retrieval.recipes.trained_model.SpanFinder`."""
+    """As `retrieval.api.answering.Answerer` and `retrieval.runs.weights.trained_model.SpanFinder`."""
 
     def __init__(self, run: Run, finder: SpanFinder):
         """Args are the run whose `config.answer` and `config.encode` count, and its reader."""

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys
 from retrieval.models.dropout import dropout, split
 from retrieval.models.encoder_folder import EncoderFolder

@@ -3,7 +3,8 @@
 import jax
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.methods.reranker.model import SIGMOIDS, activation_of, settings_of, with_parameters
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.module_folder import ModuleFolder
@@ -12,7 +13,6 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import Tower
-from retrieval.runtime import model_folder
 
 
 class ModularCrossEncoder(nnx.Module):

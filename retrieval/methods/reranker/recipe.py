@@ -12,24 +12,24 @@ from typing import Any
 import jax
 import numpy as np
 
+from retrieval.common.errors import UserError
+from retrieval.common.libraries import tf
+from retrieval.common.runtime.arrays import reshape_rows
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import PAIRS, ExampleKind, Field, tokens, types
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.libraries import tf
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
 from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
-from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
-from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
-from retrieval.runtime.arrays import reshape_rows
-from retrieval.runtime.filler import FILLER
+from retrieval.runs.fitting.validation import METRICS, LabelledPool, labelled_pool
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Sign

@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices, hosts
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.methods.reranker.trained import RERANKERS, Reranker
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import is_place
-from retrieval.runtime import devices, hosts
-from retrieval.stages import evaluate, ranked_lists
-from retrieval.stages.collection import set_names
-from retrieval.stages.ranked_lists import Ranking, RunFile, others
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import ranked_lists
+from retrieval.runs.ranking.collection import set_names
+from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
+from retrieval.runs.weights.trained_model import is_place
+from retrieval.stages import evaluate
 
 _log = logging.getLogger(__name__)
 

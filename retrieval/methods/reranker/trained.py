@@ -9,12 +9,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.reranker import model as cross_encoder
 from retrieval.methods.reranker import modules, yes_no
 from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, load_cross_encoder
@@ -23,12 +24,11 @@ from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.module_folder import SETTINGS
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.pipeline.run import Run
-from retrieval.recipes import bert_weights
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.trained_model import TRAINED, PublishedKind
-from retrieval.runtime import model_folder
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import published_weights as bert_weights
+from retrieval.runs.weights.trained_model import TRAINED, PublishedKind
 from retrieval.search import encoding, text_batches
 
 _FEW = 32  # pairs that are scored as one batch

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of, with_parameters
 from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime import model_folder
 
 _log = logging.getLogger(__name__)
 

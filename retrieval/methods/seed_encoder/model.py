@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_loop import stack, through_layers
@@ -24,7 +25,6 @@ from retrieval.models.pooling import first
 from retrieval.models.text import Text, by_group, lookup, same_text, token_vectors
 from retrieval.models.transformer import INIT, Attention, Layer, dense, layer_norm
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime.arrays import reshape_rows
 
 
 @dataclasses.dataclass(frozen=True)

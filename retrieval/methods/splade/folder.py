@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import nnx
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import model_folder
+from retrieval.common.runtime.model_folder import MODULES, Module
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
@@ -24,9 +26,7 @@ from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.known_keys import ANY
 from retrieval.models.module_folder import COSINE, SETTINGS
-from retrieval.recipes import module_fields
-from retrieval.runtime import model_folder
-from retrieval.runtime.model_folder import MODULES, Module
+from retrieval.runs.weights import module_fields
 
 _PACKAGE = "sentence_transformers.sparse_encoder.models"
 _ENCODER, _POOLING, _TABLE = "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files
+from retrieval.common import files
 
 _SCALE = 100
 _NOTHING = {"[unused993]": 1}  # Anserini refuses a passage without a token; no text has this one

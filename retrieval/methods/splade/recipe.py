@@ -14,17 +14,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import on_every_device, reshape_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
-from retrieval.pipeline.run import Run
-from retrieval.recipes import validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, PairRecipe, build_model, check_sees_all
-from retrieval.runtime.arrays import on_every_device, reshape_rows
+from retrieval.runs.fitting import validation
+from retrieval.runs.pipeline.run import Run
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES

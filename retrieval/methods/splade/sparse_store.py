@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
+from retrieval.runs.ranking.collection import Collection
 from retrieval.search import sharded_map
-from retrieval.stages.collection import Collection
 
 _NAME, _AGAIN = "candidates", "--stage=sparse makes it again"
 

@@ -13,19 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
-from retrieval.errors import UserError
 from retrieval.methods.splade import json_vectors, sparse_store
 from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.methods.splade.trained import MODEL, NAME, SPARSE_MODELS, SYSTEM
-from retrieval.pipeline.records import details
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import encoding_cost
-from retrieval.runtime import hosts
-from retrieval.stages import costs, encode, ranked_lists
-from retrieval.stages.collection import CORPUS, Collection, collections
-from retrieval.stages.ranked_lists import Ranking
+from retrieval.runs.fitting import encoding_cost
+from retrieval.runs.pipeline.records import details
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import costs, ranked_lists
+from retrieval.runs.ranking.collection import CORPUS, Collection, collections
+from retrieval.runs.ranking.ranked_lists import Ranking
+from retrieval.stages import encode
 
 _log = logging.getLogger(__name__)
 

@@ -9,22 +9,22 @@ import numpy as np
 import scipy.sparse
 from ml_collections import ConfigDict
 
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
 from retrieval.methods.splade.model import BY_IDF
 from retrieval.methods.splade.weights import as_matrix, greatest
-from retrieval.recipes import encoding_cost
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.recipes.trained_model import Trained
-from retrieval.runtime.filler import FILLER
+from retrieval.runs.fitting import encoding_cost
+from retrieval.runs.ranking import costs
+from retrieval.runs.weights.trained_model import Trained
 from retrieval.search import encoding
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.sparse import SparseIndex
-from retrieval.stages import costs
 
 _TERMS = 512  # that a vector keeps at most
 

@@ -14,11 +14,11 @@ from retrieval.methods.splade.model import BY_IDF, ENCODED
 from retrieval.methods.splade.recipe import SpladeRecipe
 from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.models.module_folder import COSINE
-from retrieval.pipeline.run import Run
-from retrieval.recipes import module_fields
-from retrieval.recipes.trained_model import TRAINED, EncoderKind, Trained, published_model
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking.collection import CORPUS, open_collection
+from retrieval.runs.weights import module_fields
+from retrieval.runs.weights.trained_model import TRAINED, EncoderKind, Trained, published_model
 from retrieval.search.side_by_side import Search
-from retrieval.stages.collection import CORPUS, open_collection
 
 NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from retrieval.data.examples.stored_pairs import StoredPairs
-from retrieval.pipeline.run import Run
+from retrieval.runs.pipeline.run import Run
 
 
 def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:

@@ -16,17 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
+from retrieval.common.runtime.arrays import first_highest, reshape_rows
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import cut, rows_of
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.writer.model import Cache, EncoderDecoder, Memory
 from retrieval.models.text import Text
 from retrieval.recipes.on_mesh import OnMesh
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.runtime import hashing
-from retrieval.runtime.arrays import first_highest, reshape_rows
-from retrieval.runtime.filler import FILLER
 from retrieval.search.text_batches import batches
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"

@@ -22,7 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval import libraries
+from retrieval.common import libraries
+from retrieval.common.errors import UserError, first_line
+from retrieval.common.libraries import tf
+from retrieval.common.parsing import foreign_json, scalars, text_files
+from retrieval.common.registry import Table
+from retrieval.common.runtime import hashing
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
 from retrieval.data.examples.task_kind import Given, Maker
@@ -33,11 +38,6 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading
 from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, first_line
-from retrieval.libraries import tf
-from retrieval.parsing import foreign_json, scalars, text_files
-from retrieval.registry import Table
-from retrieval.runtime import hashing
 
 _LIST = "predicted_queries"
 _NEEDED = 'a line such as {"_id": "d7", "text": "a query"} is needed'

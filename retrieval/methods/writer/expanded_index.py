@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
 from retrieval.methods.writer.examples import read
 from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index, Bm25Kind, words_of

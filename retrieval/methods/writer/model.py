@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.errors import UserError
+from retrieval.common.errors import UserError
+from retrieval.common.runtime.arrays import reshape_rows
+from retrieval.common.runtime.filler import FILLER
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.layer_loop import stack, through_layers
@@ -24,8 +26,6 @@ from retrieval.models.norms import LayerNorm
 from retrieval.models.text import Text, lookup, token_vectors
 from retrieval.models.transformer import INIT, Attention, Transformer, dense, layer_norm, token_logits
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.runtime.arrays import reshape_rows
-from retrieval.runtime.filler import FILLER
 
 
 @dataclasses.dataclass(frozen=True)

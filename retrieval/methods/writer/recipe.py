@@ -14,21 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.prefixes import rows_of
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
 from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
-from retrieval.pipeline.run import Run
-from retrieval.recipes import held_out_questions, validation
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.on_mesh import token_types
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
+from retrieval.runs.fitting import held_out_questions, validation
+from retrieval.runs.pipeline.run import Run
 from retrieval.search.text_batches import padded
 from retrieval.training import losses
 from retrieval.training.loop import Objective

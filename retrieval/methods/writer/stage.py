@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval import files, libraries
+from retrieval.common import files, libraries
+from retrieval.common.errors import UserError, first_line, hub_hint, unknown_name
+from retrieval.common.runtime import devices, hashing, hub
 from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.evaluation.exact_match import normalised
 from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, TOP_K, Decoding, Writer, WrittenText
 from retrieval.methods.writer.examples import MAKERS, Expansion, chosen, to_line
-from retrieval.pipeline.run import Run
-from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.trained_model import TRAINED, PairScorer, SpanFinder, TrainedKind, check_kind, open_trained
-from retrieval.runtime import devices, hashing, hub
-from retrieval.stages import passage_lines, ranked_lists
-from retrieval.stages.collection import GENERATED, collections, of_pairs
-from retrieval.stages.passage_lines import Lines
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.pipeline.stage import STAGES, Stage
+from retrieval.runs.ranking import passage_lines, ranked_lists
+from retrieval.runs.ranking.collection import GENERATED, collections, of_pairs
+from retrieval.runs.ranking.passage_lines import Lines
+from retrieval.runs.weights.trained_model import TRAINED, PairScorer, SpanFinder, TrainedKind, check_kind, open_trained
 
 # Fields of `config.generate` that name trained models, each of the kind of that name.
 HELPERS = ("reader", "proposer", "reranker")

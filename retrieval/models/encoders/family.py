@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
-from retrieval.errors import UserError
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
+from retrieval.common.runtime import model_folder
 from retrieval.models import known_keys
 from retrieval.models.architecture import Architecture
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.registry import Table
-from retrieval.runtime import model_folder
 
 CONFIGS = ("config.json", "bert_config.json")
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis

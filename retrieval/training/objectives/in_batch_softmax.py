@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from retrieval.errors import UserError, divisors
-from retrieval.runtime.arrays import on_every_device
+from retrieval.common.errors import UserError, divisors
+from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import Term, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics

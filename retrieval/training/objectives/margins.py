@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import on_every_device
+from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import contain
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 

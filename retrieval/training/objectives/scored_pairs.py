@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.runtime.arrays import on_every_device
+from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics, teacher_scores
 
 _SMALL = 1e-24  # under a root: the cosine of a zero vector is 0, and so is its gradient

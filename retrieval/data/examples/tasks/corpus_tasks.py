@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from retrieval.common.libraries import tf
 from retrieval.data import holdout
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
-from retrieval.libraries import tf
 
 # Columns of `counts`.
 ICT, BFS, WLP = range(3)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval.common import files
+from retrieval.common.libraries import tf
+from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import GUIDE, Lengths
 from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
-from retrieval.libraries import tf
-from retrieval.runtime.filler import FILLER
 
 _log = logging.getLogger(__name__)
 Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known positives of a record's query

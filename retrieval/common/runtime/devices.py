@@ -1,0 +1,130 @@
+"""The devices and the memory of this process: what platform it computes on, its compiled programs, and large pages."""
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import pod, signals
+
+_log = logging.getLogger(__name__)
+
+_DETERMINISTIC = "--xla_gpu_deterministic_ops"
+_MOST = 8 << 30  # bytes of compiled programs: from there on what was not used for longest goes
+_DIRECTORY, _MOST_FIELD = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
+_PAGES, _LARGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
+_ONE = threading.Lock()
+
+
+def tell_of_bits(kind: str) -> None:
+    """Tells the log where a program does not give the same bits again: on GPUs, unless XLA_FLAGS ask for that."""
+    flags = (flag.partition("=") for flag in os.environ.get("XLA_FLAGS", "").split())
+    is_set = any(name == _DETERMINISTIC and value.lower() in ("", "true", "1") for name, _, value in flags)
+    if kind in ("gpu", "cuda", "rocm") and not is_set:
+        _log.info(
+            "on GPUs a run that was stopped and goes on ends nearly the same; with XLA_FLAGS=%s=true it ends equal to "
+            "the bit, at about half of the speed",
+            _DETERMINISTIC,
+        )
+
+
+def explained(error: BaseException) -> str | None:
+    """What to tell people about an error that JAX raised because it cannot start a platform. None for others."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("jax."):
+        return None
+    try:
+        _start()
+    except UserError as reason:
+        return str(reason)
+    return None
+
+
+def check(_: Any) -> None:
+    """Checks that there is a device to compute on, for a stage; the hosts of a pod start theirs together.
+
+    Raises:
+      UserError: JAX cannot start what JAX_PLATFORMS names.
+    """
+    if pod.current() is None:
+        _start()
+
+
+def _start() -> None:
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # of several types, of which one is an AssertionError without a text
+        wanted = os.environ.get("JAX_PLATFORMS")
+        what = f"what JAX_PLATFORMS={wanted} names" if wanted else "any platform"
+        said = next(iter(str(error).strip().splitlines()), "there is no such device, or JAX was installed without it")
+        why = said.partition(" (set JAX_PLATFORMS")[0][:200]
+        raise UserError(
+            f"JAX cannot start {what} ({why}): set JAX_PLATFORMS=cpu, or unset it, and JAX takes what there is"
+        ) from error
+
+
+def alone() -> contextlib.AbstractContextManager:
+    """What a thread holds from the dispatch of a program to its end, where no other one may run beside it.
+
+    Fake CPU devices share few cores, and programs dispatched ahead of each other deadlock in their collectives. On a
+    GPU XLA records the kernels of two threads' programs as one graph, and the process crashes.
+    """
+    import jax
+
+    backend = jax.default_backend()
+    return _ONE if backend == "gpu" or (backend == "cpu" and jax.device_count() > 1) else contextlib.nullcontext()
+
+
+@functools.cache
+def keep_programs() -> None:
+    """Has an accelerator's programs kept in the user's cache; JAX_COMPILATION_CACHE_DIR is another folder, or '' none.
+
+    A train step of BERT's size takes a GPU a minute to compile. A CPU's are not kept: what is compiled for one
+    processor may fail on another one that has the same home.
+    """
+    import jax
+
+    is_set = _DIRECTORY.upper() in os.environ or getattr(jax.config, _DIRECTORY)
+    if is_set or jax.default_backend() == "cpu" or not importlib.util.find_spec("filelock"):
+        return
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    jax.config.update(_DIRECTORY, os.path.join(cache, "retrieval", "programs"))
+    jax.config.update(_MOST_FIELD, _MOST)
+
+
+def keep_programs_at(place: str) -> None:
+    """As `keep_programs`, from now on in a folder on a store, where other hosts and later machines find them."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if _DIRECTORY.upper() not in os.environ and jax.default_backend() != "cpu":
+        compilation_cache.reset_cache()  # JAX may have opened another one
+        jax.config.update(_DIRECTORY, place)
+        jax.config.update(_MOST_FIELD, -1)  # what is deleted would take locks
+
+
+def restart_with_large_pages() -> None:
+    """Starts this program again, in its own process, unless it has large pages or the C library knows none.
+
+    A program must ask for them before it starts. XLA takes the memory of a step anew every time. In pages of 4 KB, each
+    step of a small model costs 90,000 page faults, and takes 1.4 times as long on a CPU.
+
+    Whoever sets GLIBC_TUNABLES, be it to nothing, is not overruled.
+    """
+    if _PAGES in os.environ or platform.libc_ver()[0] != "glibc" or not sys.executable or "-" in sys.orig_argv:
+        return
+    os.environ[_PAGES] = _LARGE
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signals.hold()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

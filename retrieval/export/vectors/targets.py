@@ -1,0 +1,255 @@
+"""The systems that vectors are handed over to: `config.handover.to` names them.
+
+table/     vectors/part-00000.parquet, ...: id, vector (fixed_size_list), title, text, metadata (JSON); vectors.json
+           says what the vectors are, and so does each part's entry `retrieval.vectors`; queries/ and queries.json are
+           the same of an evaluation set's queries
+faiss/     index, of inner products, as `faiss.write_index` writes it; docid, the ids in the order of its rows
+vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, the metadata of an index
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
+from retrieval.export.vectors.vectors import (
+    BLOCK,
+    DOCUMENT,
+    INTEGER,
+    NUMBER,
+    PARENT,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    Block,
+    Vectors,
+    numbers,
+)
+
+_MOST_BYTES = 1_000_000_000  # of a part of the table
+_NAMES = ("id", "vector", "title", "text", "metadata")  # of its columns
+
+_MOST_FILES = 5000  # that Vertex takes
+_INT32 = 1 << 31
+_SHARDS = ((2 << 30, "SMALL"), (20 << 30, "MEDIUM"))  # bytes that a shard of Vertex's holds; LARGE beyond
+
+
+class Place(NamedTuple):
+    """Where a target writes.
+
+    Attributes:
+      folder: an empty folder.
+      address: where that will be in the end: a path, or an address on a store.
+    """
+
+    folder: Path
+    address: str
+
+
+class Target:
+    """A system, and the files that it loads.
+
+    Attributes:
+      name: in the config, and of the folder.
+      title: what people call it.
+      load: how the folder is loaded and asked, for its README.
+    """
+
+    name: str
+    title: str
+    load: str = ""
+
+    def check(self, vectors: Vectors) -> None:
+        """Checks that it can be given these vectors, before any is written."""
+
+    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+        """Writes the files; returns the rows of each that has rows, by its path below the folder.
+
+        Args:
+          queries: of an evaluation set.
+
+        Raises:
+          UserError: a row cannot be stored there.
+        """
+        raise NotImplementedError(f"the target '{self.name}' has no write()")
+
+
+TARGETS: Table[Target] = Table("target")
+
+
+def register(target: type[Target]) -> type[Target]:
+    """Adds a target to TARGETS. To be used as a decorator."""
+    TARGETS.register(target.name, target())
+    return target
+
+
+@register
+class Faiss(Target):
+    """pyserini counts rows, so there is no `IndexIDMap`."""
+
+    name, title = "faiss", "a flat index of FAISS"
+    load = """    index = faiss.read_index("index")
+    ids = [line.rstrip("\\n") for line in open("docid", encoding="utf-8")]
+
+pyserini takes this folder in place of the name of an index: `FaissSearcher(".", encoder)`.
+"""
+
+    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+        size, rows, once_used, inner_product = vectors.dimension, vectors.rows, 1 << 20, 0
+        head = struct.pack("<4siqqqBi", b"IxFI", size, rows, once_used, once_used, True, inner_product)
+        with (place.folder / "index").open("wb") as index, (place.folder / "docid").open("w", encoding="utf-8") as ids:
+            index.write(head + struct.pack("<Q", rows * size))
+            for block in vectors.blocks():
+                index.write(block.vectors.tobytes())
+                ids.writelines(f"{self._checked(id)}\n" for id in block.ids)
+        return {"index": rows, "docid": rows}
+
+    def _checked(self, id: str) -> str:
+        if not id or id != id.strip() or "\n" in id or "\r" in id:
+            raise UserError(
+                f"config.handover.to={self.name}: pyserini reads ids as lines, and {id!r} is none: give it another id"
+            )
+        return id
+
+
+@register
+class NeutralTable(Target):
+    """Parquet, which most systems read.
+
+    Row groups have 65,536 rows. Texts are compressed, vectors are not: that would hardly make them smaller.
+    """
+
+    name, title = "table", "a table of Parquet"
+    load = "The commands of DuckDB, LanceDB, Hugging Face's `datasets` and Milvus are in docs/guides/handover.md.\n"
+
+    def check(self, vectors: Vectors) -> None:
+        if (taken := next((name for name in vectors.columns if name in _NAMES), None)) is not None:
+            raise UserError(f"config.handover.columns: the table has a column '{taken}' already; name others")
+
+    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+        rows: dict[str, int] = {}
+        for name, side in (("vectors", vectors), ("queries", queries)):
+            if side:
+                parts = dict(_parquet_parts(place.folder / name, side))
+                files.write_json(place.folder / f"{name}.json", side.described | {"parts": len(parts)})
+                rows |= {f"{name}/{part}": count for part, count in parts.items()}
+        return rows
+
+
+def _parquet_parts(folder: Path, vectors: Vectors) -> Iterator[tuple[str, int]]:
+    """Writes the parts; yields the name and the rows of each."""
+    from pyarrow import parquet
+
+    folder.mkdir()
+    schema, number = _schema(vectors), 0
+    options: Any = {"compression": dict.fromkeys(set(schema.names) - {"vector"}, "zstd")}
+    options["use_dictionary"] = list(vectors.columns)
+    blocks = vectors.blocks()
+    block = next(blocks, None)
+    while block:
+        path, rows = folder / f"part-{number:05}.parquet", 0
+        with parquet.ParquetWriter(path, schema, **options) as writer:
+            while block and (not rows or path.stat().st_size + block.vectors.nbytes < _MOST_BYTES):
+                writer.write_batch(_batch(block, schema), row_group_size=len(block.ids))
+                rows += len(block.ids)
+                block = next(blocks, None)
+        yield path.name, rows
+        number += 1
+
+
+def _schema(vectors: Vectors) -> Any:
+    import pyarrow as pa
+
+    vector = pa.field("vector", pa.list_(pa.float32(), vectors.dimension), nullable=False)
+    types = {TEXT: pa.string(), TEXTS: pa.list_(pa.string()), INTEGER: pa.int64(), NUMBER: pa.float64()}
+    types[SWITCH] = pa.bool_()
+    texts = [pa.field(name, pa.string(), nullable=False) for name in ("id", "title", "text", "metadata")]
+    columns = [pa.field(name, types[vectors.kinds[name]]) for name in vectors.columns]
+    entry = {"retrieval.vectors": json.dumps(vectors.described, ensure_ascii=False)}
+    return pa.schema([texts[0], vector, *texts[1:], *columns], metadata=entry)
+
+
+def _batch(block: Block, schema: Any) -> Any:
+    import pyarrow as pa
+
+    flat = np.ascontiguousarray(block.vectors).reshape(-1)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=schema.field("vector").type)
+    metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
+    columns = [pa.array([of.get(f.name) for of in block.metadata], f.type) for f in list(schema)[5:]]
+    return pa.RecordBatch.from_arrays(
+        [block.ids, vectors, block.titles, block.texts, metadata, *columns], schema=schema
+    )
+
+
+@register
+class Vertex(Target):
+    """JSON lines, which indexes and collections of Vector Search 2.0 import."""
+
+    name, title = "vertex", "Vertex AI Vector Search"
+    load = """Copy `data/` to a bucket, and name it in `contentsDeltaUri` of `index.json`, which already has it where
+config.handover.out was an address on Cloud Storage:
+
+    gcloud storage cp -r data gs://BUCKET/passages/
+    gcloud ai indexes create --metadata-file=index.json --display-name=passages --region=REGION
+
+Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
+"""
+
+    def check(self, vectors: Vectors) -> None:
+        if vectors.rows > _MOST_FILES * BLOCK:
+            raise UserError(
+                f"config.handover.to={self.name}: {vectors.rows:,} vectors; {_MOST_FILES * BLOCK:,} are the most"
+            )
+
+    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+        (place.folder / "data").mkdir()
+        rows = {}
+        for number, block in enumerate(vectors.blocks()):
+            name = f"data/data-{number:05}.json"
+            with (place.folder / name).open("w", encoding="utf-8") as file:
+                for id, vector, title, metadata in zip(block.ids, numbers(block.vectors), block.titles, block.metadata):
+                    record = {"embedding_metadata": {"title": title, **metadata}, **_filters(vectors, id, metadata)}
+                    shown_id, rest = (json.dumps(each, ensure_ascii=False) for each in (id, record))
+                    file.write(f'{{"id": {shown_id}, "embedding": [{vector}], {rest[1:]}\n')
+            rows[name] = len(block.ids)
+        files.write_json(place.folder / "index.json", _vertex_index(vectors, place.address))
+        return rows
+
+
+def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row is filtered by, and the document or passage that it is one part of, as Vertex has them."""
+    texts, values = [], []
+    for name in vectors.columns:
+        value, kind = metadata.get(name), vectors.kinds[name]
+        if value is None:
+            continue
+        if kind == INTEGER and not -_INT32 <= value < _INT32:
+            raise UserError(
+                f"config.handover.to=vertex: {name}={value} of '{id}' is no whole number of 32 bits: write {value}.0"
+            )
+        if kind in (INTEGER, NUMBER):
+            stored = {"value_int": value} if kind == INTEGER else {"value_double": float(value)}
+            values.append({"namespace": name, **stored})
+        else:
+            allowed = {TEXT: [value], SWITCH: [str(value).lower()], TEXTS: value}[kind]
+            texts.append({"namespace": name, "allow": allowed})
+    crowd = metadata.get(PARENT) or metadata.get(DOCUMENT)
+    fields = {"restricts": texts, "numeric_restricts": values, "crowding_tag": crowd}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _vertex_index(vectors: Vectors, address: str) -> dict[str, Any]:
+    """What `--metadata-file` of `gcloud ai indexes create` takes."""
+    size, tree = 4 * vectors.dimension * vectors.rows, {"leafNodeEmbeddingCount": 1000, "leafNodesToSearchPercent": 10}
+    shard = f"SHARD_SIZE_{next((name for most, name in _SHARDS if size < most), 'LARGE')}"
+    config = {"dimensions": vectors.dimension, "approximateNeighborsCount": 150}
+    config |= {"distanceMeasureType": "DOT_PRODUCT_DISTANCE", "featureNormType": "NONE", "shardSize": shard}
+    config |= {"algorithmConfig": {"treeAhConfig": tree}}
+    place = f"{address}/data" if address.startswith("gs://") else "gs://BUCKET/passages/data"
+    return {"contentsDeltaUri": place, "config": config}

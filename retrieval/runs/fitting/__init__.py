@@ -1,0 +1,1 @@
+"""The training of a run: its data, its length, its log and its refreshes."""

@@ -1,0 +1,57 @@
+"""The table of what refreshes make. `config.mine.refresh_makes` names an entry, which `train` alone opens.
+
+A refresh makes a *version* of the labelled pairs with the parameters that the model has at that step. A version is a
+folder of shards as the stage `pairs` writes them. The kind (`refresh.RefreshKind`) says which records these have;
+`refresh` and `versions` do the rest: when one is made, where it lies, which batches are of it, and how a run that was
+cut off goes on.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.common.errors import UserError
+from retrieval.common.registry import Table
+from retrieval.config.fields import declared
+
+FOLDER = "refreshed"
+REFRESHES: Table[Any] = Table("kind of refresh", "retrieval.runs.pairs", "refresh")
+# The fields that decide when there is a refresh, and which negatives one mines.
+_SETTINGS = (
+    *(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share")),
+    *("split.seed", "mine.answers"),
+    *(f"mine.{name}" for name in ("negatives", "first", "last", "margin", "relative_margin", "sampling")),
+)
+
+
+def settings() -> list[str]:
+    """The fields that decide what refreshes make, and when; of a kind with fields of its own the group of these."""
+    own = (path for path, field in declared().items() if field.partner[0] == "mine.refresh_makes")
+    return [*_SETTINGS, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
+
+
+def kind_of(config: ConfigDict) -> Any:
+    """The `RefreshKind` that a config refreshes pairs by; None where it refreshes none."""
+    return REFRESHES.find(config.mine.refresh_makes, "config.mine.refresh_makes") if config.mine.refresh_every else None
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that a refresh would come, and change something, and what it makes."""
+    mine, steps = config.mine, config.train.steps
+    if mine.patience and not config.loop.validate_every:
+        raise UserError(
+            f"config.mine.patience={mine.patience} counts validations, and config.loop.validate_every=0 makes none: "
+            "set the steps from one to the next, or config.mine.patience=0"
+        )
+    if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
+        raise UserError(
+            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
+            "set 0 for no refresh"
+        )
+    if mine.turn_rate and config.train.schedule != "linear":
+        raise UserError(
+            f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, and config.train.schedule="
+            f"{config.train.schedule} is another: set that to linear, or config.mine.turn_rate=0"
+        )
+    if kind := kind_of(config):
+        kind.check(config)

@@ -1,0 +1,280 @@
+"""Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hashing
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import answers, beir, splits
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.candidate import Candidate
+from retrieval.data.sets.row_texts import CandidateTexts
+from retrieval.search import mining as search_mining
+from retrieval.search.mining import Drawn, Rule
+
+_log = logging.getLogger(__name__)
+
+RULE = ("negatives", "first", "last", "margin", "relative_margin", "sampling")
+TOP = "top"
+# The fields of the config that decide which negatives are mined.
+SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
+_PART = 10_000  # questions whose ranked lists are held at a time
+
+
+class Mining(NamedTuple):
+    """Which negatives are mined: the fields of SETTINGS.
+
+    Attributes:
+      answers: whether passages that hold an answer of the question are left out.
+      seed: of the draw.
+    """
+
+    rule: Rule
+    answers: bool
+    seed: int
+
+
+class Question(NamedTuple):
+    """A training question.
+
+    Attributes:
+      positives: rows of its positives.
+      own: the row of the candidate that is the question itself, where there is one.
+      known: rows of its positives, and of those of the questions that differ from it by their spelling alone.
+    """
+
+    id: str
+    text: str
+    positives: list[int]
+    own: list[int]
+    answers: Answers | None = None
+    known: Sequence[int] = ()
+
+
+Lists = tuple[np.ndarray, np.ndarray]  # scores and rows [Q, K], best first
+
+
+class Searched(NamedTuple):
+    """Questions and what finds candidates for them.
+
+    Attributes:
+      queries: the questions as `search` takes them, a list of texts or embeddings [Q, E].
+      search: an index over the candidates: from queries and k to lists.
+      judge: from the number of the first question, some questions and their lists to lists in another order, and the
+        score [Q] of each question's positive that margins are to. None: that of the best one in its list.
+    """
+
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    queries: Any
+    search: Callable[[Any, int], Lists]
+    judge: Callable[[int, Sequence[Question], Lists], tuple[Lists, np.ndarray]] | None = None
+
+
+class Mined(NamedTuple):
+    """Rows of each question's negatives, and what is counted of all."""
+
+    rows: list[np.ndarray]
+    counts: dict[str, Any]
+
+
+def check(taken: int, rule: ConfigDict) -> None:
+    """Checks which results are to be negatives.
+
+    Args:
+      taken: negatives of an example in a batch.
+      rule: the group `mine` of the config.
+
+    Raises:
+      UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
+    """
+    check_drawn(taken, rule.negatives)
+    if rule.first > rule.last:
+        raise UserError(
+            f"config.mine.first={rule.first} is behind config.mine.last={rule.last}: no result has such a rank; lower "
+            "the first or raise the second"
+        )
+    if (room := rule.last - rule.first + 1) < rule.negatives:
+        raise UserError(
+            f"config.mine.negatives={rule.negatives} are more than the ranks from config.mine.first={rule.first} to "
+            f"config.mine.last={rule.last}, which are {room}: lower the first or raise the last"
+        )
+
+
+def mining_of(mine: ConfigDict, seed: int) -> Mining:
+    """What the group `mine` of a config says, with the seed of the draw."""
+    margins = mine.margin or None, mine.relative_margin or None
+    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == TOP)
+    return Mining(rule, mine.answers, seed)
+
+
+def check_drawn(taken: int, mined: int, place: str = "") -> None:
+    """Checks that a question has as many negatives as a batch takes of it: what is taken twice would count twice.
+
+    Args:
+      place: of the run that mines, where it is another one.
+    """
+    if taken > mined:
+        where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")
+        raise UserError(
+            f"config.data.negatives={taken} are more than config.mine.negatives={mined}{where}, so each question would "
+            f"have some of them twice: lower the first, or {way_out}"
+        )
+
+
+@contextlib.contextmanager
+def open_questions(
+    training: Path, candidates_file: Path, *, needs_answers: bool
+) -> Iterator[tuple[list[Question], CandidateTexts]]:
+    """The training questions of a set, and all its candidates.
+
+    Args:
+      training: the BEIR folder of the questions.
+      candidates_file: the set's corpus.jsonl.
+      needs_answers: whether the questions must have answers, as config.mine.answers says.
+
+    Raises:
+      UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
+    """
+    judged = beir.read_judged(training)
+    if needs_answers and not judged.answers:
+        raise UserError(
+            f"{training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
+            "if it has answers (--stage=sets)"
+        )
+    qrels = judged.qrels[splits.TRAIN]
+    wanted = {id for grades in qrels.values() for id in grades} | qrels.keys()
+    with CandidateTexts(candidates_file, wanted) as candidates:
+        questions = []
+        for id, grades in qrels.items():
+            text, query_row = judged.queries[id], candidates.row_of.get(id)
+            itself = [] if query_row is None or candidates[query_row].text != text else [query_row]
+            positives = _rows(id, grades, candidates, candidates_file)
+            questions.append(Question(id, text, positives, itself, judged.answers.get(id)))
+        yield with_known(questions), candidates
+
+
+def with_known(questions: Sequence[Question]) -> list[Question]:
+    """The questions with their `known`."""
+    known: dict[str, set[int]] = {}
+    for question in questions:
+        known.setdefault(splits.wording(question.text), set()).update(question.positives)
+    return [question._replace(known=sorted(known[splits.wording(question.text)])) for question in questions]
+
+
+def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
+    """The rows of a question's positives."""
+    for positive in grades:
+        if positive not in candidates.row_of:
+            raise UserError(
+                f"{path}: training question '{id}' has the positive '{positive}', which is not there: --stage=sets "
+                "makes both again"
+            )
+    return [candidates.row_of[positive] for positive in grades]
+
+
+def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
+    """A share of the questions, at least one: every version goes on where the one before ended, and round again.
+
+    So a share of 1/n has all questions in versions 1 to n, each once, as in ANCE's code. A hash gives the order. It is
+    the wording's: those that are one question but for their spelling are drawn together or not at all.
+    """
+    hashes = [hashing.digest(f"{seed} {splits.wording(question.text)}") for question in questions]
+    places = {hash: place for place, hash in enumerate(sorted(set(hashes)))}
+    begin, end = (round(number * share * len(places)) for number in (version - 1, version))
+    size = max(1, end - begin)
+    chosen = {hash for hash, place in places.items() if (place - begin) % len(places) < size}
+    return [question for question, hash in zip(questions, hashes, strict=True) if hash in chosen]
+
+
+def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool = False) -> Mined:
+    """The negatives of the questions.
+
+    A question with fewer than `mining.rule.count` keeps those that it has; one with none is left out of training.
+
+    Args:
+      version: of the draw.
+      keeps_lone: whether questions without a negative are trained on, so that all may have none.
+
+    Raises:
+      UserError: no question has a negative, and they are not kept.
+    """
+    rule, questions, candidates = mining.rule, searched.questions, searched.candidates
+    # Positives and what is no result are taken out of a list that still has to be long enough.
+    depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
+    parts = []
+    for start in range(0, len(questions), _PART):
+        some = questions[start : start + _PART]
+        lists = searched.search(searched.queries[start : start + _PART], min(depth, len(candidates)))
+        compared_Q = answered_QK = None
+        if searched.judge:
+            lists, compared_Q = searched.judge(start, some, lists)
+        if mining.answers:
+            wanted = [question.answers for question in some]
+            answered_QK = answers.holding(wanted, lists[1], lambda row: candidates[row].text)
+        drawn = search_mining.mine(
+            *lists,
+            positives=[question.known for question in some],
+            others=[[*question.own, *candidates.blank] for question in some],
+            texts_N=candidates.keys_N,
+            rule=rule,
+            seed=(mining.seed, version),
+            start=start,
+            answered_QK=answered_QK,
+            compared_Q=compared_Q,
+        )
+        parts.append(drawn)
+    counts = _counts(mining, questions, len(candidates), parts)
+    if not counts["negatives"] and not keeps_lone:
+        raise UserError(
+            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
+            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+            + (", or set config.mine.answers=False" if mining.answers else "")
+        )
+    return Mined([row for part in parts for row in part.rows], counts)
+
+
+def _counts(mining: Mining, questions: Sequence[Question], candidates: int, parts: Sequence[Drawn]) -> dict[str, Any]:
+    """What is counted of all questions; a warning where some have fewer negatives."""
+    rule = mining.rule
+    left_Q = np.concatenate([part.left_Q for part in parts])
+    rank_Q = np.concatenate([part.rank_Q for part in parts])
+    short = np.flatnonzero(left_Q < rule.count)
+    if len(short):
+        first = questions[short[0]]
+        _log.warning(
+            "%d of %d questions have fewer than %d negatives left, and %d none; the first is '%s' with %d: %s",
+            *(len(short), len(questions), rule.count, (left_Q == 0).sum(), first.id, left_Q[short[0]], first.text),
+        )
+    found_Q = rank_Q > 0
+    return {
+        "questions": len(questions),
+        "candidates": candidates,
+        "negatives": sum(len(row) for part in parts for row in part.rows),
+        "questions with fewer": len(short),
+        "questions without any": int((left_Q == 0).sum()),
+        "results of equal text": sum(part.equal for part in parts),
+        "results too close to the positive": sum(part.too_close for part in parts),
+        **({"results with an answer": sum(part.answered for part in parts)} if mining.answers else {}),
+        "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
+    }
+
+
+def mined_examples(
+    questions: Sequence[Question], candidates: CandidateTexts, rows: Sequence[np.ndarray]
+) -> Iterator[Example]:
+    """The questions that have negatives, with their texts."""
+
+    def texts(numbers: Sequence[int] | np.ndarray) -> tuple[Candidate, ...]:
+        return tuple(candidates[row] for row in numbers)
+
+    for question, negatives in zip(questions, rows, strict=True):
+        if len(negatives):
+            yield Example(question.text, texts(question.positives), texts(negatives))

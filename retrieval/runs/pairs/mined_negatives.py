@@ -1,0 +1,192 @@
+"""The refresh 'negatives': hard negatives, mined with the model as it is (ANCE, Xiong et al. 2021)."""
+
+import array
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.data.labelled import grouping, pair_shards
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets.row_texts import CandidateTexts
+from retrieval.recipes.recipe import guide_of, has_teacher, recipe_of
+from retrieval.recipes.towers import candidate_windows, query_tokens
+from retrieval.runs.fitting import examples, held_out_questions
+from retrieval.runs.fitting.refresh import RefreshKind
+from retrieval.runs.fitting.refresh_kind import REFRESHES
+from retrieval.runs.fitting.versions import Counts, RefreshInputs, Write
+from retrieval.runs.pairs import hard_negatives
+from retrieval.runs.pairs.hard_negatives import Mined, Mining, Question, Searched
+from retrieval.runs.pipeline.run import Run
+from retrieval.search import windows
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import mine
+
+
+class Layout(NamedTuple):
+    """How a version is written: as the stage `pairs` wrote version 0.
+
+    Attributes:
+      positives: labelled pairs of a question at most; 0: one for each positive.
+      least: labelled pairs of a version at least; 0 where batches have other examples, too.
+    """
+
+    seed: int
+    shards: int
+    positives: int
+    least: int
+
+
+class NegativesRefresh(RefreshKind):
+    """The pairs of a share of the training questions, with negatives that the model ranks high."""
+
+    name = "negatives"
+    what = "hard negatives of the training questions"
+    needs = ("sets",)
+
+    def check(self, config: ConfigDict) -> None:
+        """Checks that batches take negatives, which have no teacher's scores, and which are mined."""
+        every = config.mine.refresh_every
+        if not config.data.negatives:
+            raise UserError(
+                f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
+                "config.data.negatives=1 or more, or config.mine.refresh_every=0"
+            )
+        if not recipe_of(config).has_towers:
+            raise UserError(
+                f"config.mine.refresh_every={every} mines with the embeddings of the model as it is, and "
+                f"{recipe_of(config).label} has none: set config.mine.refresh_every=0"
+            )
+        if has_teacher(recipe_of(config)):
+            raise UserError(
+                f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
+                "would lack: set config.mine.refresh_every=0"
+            )
+        if guide := guide_of(recipe_of(config)):
+            raise UserError(
+                f"config.train.guide={guide} embeds the pairs before training, and negatives mined anew would lack it: "
+                "set config.mine.refresh_every=0, or config.train.guide=''"
+            )
+        hard_negatives.check(config.data.negatives, config.mine)
+
+    def check_run(self, run: Run) -> None:
+        """Checks that there are training questions to mine for."""
+        mine.check_questions(run)
+
+    def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
+        """A version is mined for a share of the questions, and may be too small where version 0 is not."""
+        statistics, share, batch_size = pairs / "stats.json", config.mine.refresh_share, config.train.batch_size
+        if examples.unlabelled(config) or not statistics.exists():
+            return
+        trained_on = files.read_json(statistics)["pairs with negatives"]
+        if trained_on >= batch_size > (drawn := int(share * trained_on)):  # or one more
+            raise UserError(
+                f"config.mine.refresh_share={share} of {trained_on} labelled pairs are {drawn}, fewer than "
+                f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such "
+                "as to 1, or lower the batch"
+            )
+
+    def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
+        """As `RefreshKind.make`.
+
+        Raises:
+          UserError: no question has a negative, or too few for a batch.
+        """
+        config, writer = run.config, run.holder("pairs").config
+        least = 0 if examples.unlabelled(config) else config.train.batch_size
+        layout = Layout(writer.split.seed, writer.split.shards, writer.pairs.positives, least)
+        mining = hard_negatives.mining_of(config.mine, config.split.seed)
+        file = run.sets / held_out_questions.divided_set(run) / "corpus.jsonl"
+        with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
+            drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, inputs.version)
+            queries_QE, index = _embedded(config, inputs, drawn, candidates)
+            searched = Searched(drawn, candidates, queries_QE, index.search)
+            mined = hard_negatives.mine(mining, searched, inputs.version)
+            publish(self.writer(layout, mining, inputs, drawn, candidates, mined))
+
+    def writer(
+        self,
+        layout: Layout,
+        mining: Mining,
+        inputs: RefreshInputs,
+        questions: Sequence[Question],
+        candidates: CandidateTexts,
+        mined: Mined,
+    ) -> Write:
+        """What writes the version, of mined negatives.
+
+        Raises:
+          UserError: it would be too small for a batch.
+        """
+        check_left(questions, mined.rows, layout, mining.answers)
+        write = functools.partial(
+            _write,
+            mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
+            inputs=inputs,
+            pool=mining.rule.count,
+            layout=layout,
+        )
+        return lambda folder: write(folder) or mined.counts
+
+    def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """As `RefreshKind.summary`."""
+        numbers = {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
+        return f"negatives of {counts['questions']} questions", numbers
+
+
+def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout: Layout, answers: bool) -> None:
+    """Checks a version before it is written: what is there is taken as it is, by every start to come.
+
+    Args:
+      rows: of each question's negatives.
+      answers: whether passages that hold an answer are left out.
+    """
+    with_negatives = [question for question, negatives in zip(questions, rows) if len(negatives)]
+    pairs_left = sum(
+        min(len(question.positives), layout.positives or len(question.positives)) for question in with_negatives
+    )
+    if pairs_left < layout.least:
+        raise UserError(
+            f"of {len(questions)} training questions {len(with_negatives)} have a negative left, which are "
+            f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, "
+            "raise config.mine.last or lower the margins of config.mine"
+            + (", or set config.mine.answers=False" if answers else "")
+        )
+
+
+def _embedded(
+    config: ConfigDict, inputs: RefreshInputs, questions: Sequence[Question], candidates: CandidateTexts
+) -> tuple[np.ndarray, windows.Index]:
+    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
+    vocabulary, embedder = inputs.vocabulary, inputs.embedder
+    tokens = query_tokens(config, vocabulary, [question.text for question in questions])
+    queries_QE = embedder.embed_rows(embedder.queries(inputs.params), tokens)
+    tower = embedder.documents(inputs.params)
+    # Room for as many as there may be: the system gives memory to what is written alone.
+    windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
+    owners = array.array("i")
+    for start in range(0, len(candidates), config.encode.shard_size):
+        rows = range(start, min(start + config.encode.shard_size, len(candidates)))
+        cut = candidate_windows(config, vocabulary, [candidates[row] for row in rows])
+        tokens = list(itertools.chain.from_iterable(cut))
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
+        owners.extend(row for row, windows_of_text in zip(rows, cut) for _ in windows_of_text)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=inputs.mesh)
+    return queries_QE, windows.over_candidates(index, np.asarray(owners))
+
+
+def _write(folder: Path, *, mined: Iterable[Example], inputs: RefreshInputs, pool: int, layout: Layout) -> None:
+    """Writes a version as the stage `pairs` writes its shards."""
+    with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=layout.seed) as groups:
+        pair_shards.write_pairs(
+            groups, inputs.vocabulary, folder, layout.shards, layout.positives, prefixes=inputs.prefixes
+        )
+
+
+REFRESHES.register(NegativesRefresh.name, NegativesRefresh())

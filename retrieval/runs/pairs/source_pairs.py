@@ -1,0 +1,144 @@
+"""Labelled examples of several sources as shards, a folder each; what does not go with sources is refused."""
+
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.common.errors import UserError
+from retrieval.config.fields import values_of
+from retrieval.data.labelled import labelled_format, pair_shards, sources
+from retrieval.data.labelled.grouping import Groups
+from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
+from retrieval.data.labelled.pair_shards import GuideRows, KnownPositives
+from retrieval.data.labelled.teacher_scores import TeacherScores
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.recipes.recipe import has_teacher, recipe_of
+from retrieval.runs.fitting.source_batches import folder_of
+from retrieval.runs.pairs import labelled_groups
+from retrieval.runs.pipeline.run import Run
+
+_log = logging.getLogger(__name__)
+
+_SUMS = ("pairs", "pairs with negatives", "positives left out")
+
+
+def write_shards(
+    config: ConfigDict,
+    groups: Groups | WithoutPositives,
+    vocabulary: Vocabulary,
+    folder: Path,
+    teacher: TeacherScores | None,
+    known: KnownPositives | None = None,
+    guide: GuideRows | None = None,
+) -> dict[str, Any]:
+    """Writes the shards of examples that have no sources, or of one; returns their statistics.
+
+    Arguments and errors are those of `pair_shards.write_pairs`; the config is the source's own.
+    """
+    apart = None
+    if config.pairs.in_order:
+        paths, settings = labelled_format.files(config.pairs.files), labelled_groups.settings(config)
+        apart = functools.partial(labelled_format.in_order, paths, settings, folder)
+    elif labelled_groups.are_apart(config):
+        apart = functools.partial(groups.apart, config.pairs.pool)
+    return pair_shards.write_pairs(
+        groups,
+        vocabulary,
+        folder,
+        config.split.shards,
+        config.pairs.positives,
+        apart=apart,
+        in_order=config.pairs.in_order,
+        teacher=teacher,
+        keep_lone=config.pairs.keep_lone,
+        prefixes=Prefixes.of(config.data, vocabulary),
+        known=known,
+        guide=guide,
+        is_scored=labelled_groups.are_scored(config),
+    )
+
+
+def write(
+    config: ConfigDict, groups: MergedGroups, vocabulary: Vocabulary, folder: Path, teacher: TeacherScores | None
+) -> dict[str, Any]:
+    """Writes the shards of every source; returns what was counted, of all and of each.
+
+    A positive of a query is none of its negatives and is known as its positive, whichever source has it.
+
+    Args:
+      teacher: the scores of the pairs of sources whose loss learns them, where there are some.
+
+    Raises:
+      UserError: a source has no example, or the teacher has no score of a pair.
+    """
+    known, written = pair_shards.known_of(groups), {}
+    for name, own in sources.configs_of(config).items():
+        counts, kept = groups.sources[name].counts, WithoutPositives(groups.of_source(name), known)
+        own_teacher = teacher if has_teacher(recipe_of(own)) else None
+        with sources.naming(name):
+            counted = write_shards(own, kept, vocabulary, folder_of(folder, name), own_teacher, known)
+        counts.left_out["negatives that another source knows as positives"] = kept.left_out
+        left_out = {what: number for what, number in counts.left_out.items() if number}
+        written[name] = counted | {"examples": counts.examples, "queries": counts.queries, "left out": left_out}
+        numbers = (written[name][what] for what in ("pairs", "queries", "negatives per pair"))
+        _log.info("pairs: source '%s': %d pairs of %d queries, %g negatives on average", name, *numbers)
+    if groups.shared:
+        _log.info("pairs: %d queries are in several sources, with the positives of all", groups.shared)
+    sums = {what: sum(statistics[what] for statistics in written.values()) for what in _SUMS}
+    return sums | {"most positives": known.most, "queries of several sources": groups.shared, "sources": written}
+
+
+def check_written(config: ConfigDict, writer: Run) -> None:
+    """Checks that a run trains on the sources that its pairs are made of; weights, negatives and losses are its own.
+
+    Args:
+      writer: the run whose stage `pairs` makes them.
+    """
+    fields = (*sources.FILE_KEYS.values(), *sources.PROMPT_KEYS.values())
+    ours, theirs = (
+        {name: values_of(own, fields) for name, own in sources.configs_of(each).items()}
+        for each in (config, writer.config)
+    )
+    if ours != theirs:
+        name = next((name for name in (*theirs, *ours) if ours.get(name) != theirs.get(name)), "")
+        raise UserError(
+            f"config.{sources.FIELD}: source '{name}' is not as in {writer.place}, whose pairs are trained on: take "
+            "the files and prompts from there, or make pairs of this run's own, with 'pairs' in config.stages"
+        )
+
+
+def check(config: ConfigDict, divided_set: str) -> None:
+    """Checks that nothing is set that does not go with several sources.
+
+    Args:
+      divided_set: the evaluation set that is divided for training, '' if none is.
+
+    Raises:
+      UserError: something is.
+    """
+    others = {
+        "train.guide": config.train.guide,
+        "pairs.files": config.pairs.files,
+        "split.set": divided_set,
+        "pairs.in_order": config.pairs.in_order,
+    }
+    if field := next((field for field, value in others.items() if value), ""):
+        raise UserError(
+            f"config.{field}={others[field]} does not go with config.{sources.FIELD}, whose sources have files of "
+            "their own, in no order, and no guide: set one of the two back"
+        )
+    for name, own in sources.configs_of(config).items():
+        if labelled_groups.of_pages(own):
+            raise UserError(
+                f"source '{name}': {own.pairs.files} has pages, each with negatives of its own, which no source keeps: "
+                "name it in config.pairs.files"
+            )
+        if config.pairs.positives and labelled_groups.are_apart(own):
+            raise UserError(
+                f"source '{name}': {own.pairs.files} has scores of each record, and config.pairs.positives="
+                f"{config.pairs.positives} goes by query: set that to 0"
+            )

@@ -1,0 +1,176 @@
+"""A work directory: its config, the stages that this lists, and the work directories that it stands on.
+
+What the stages write that its own config does not list is read from its base. So one corpus, one set of questions and
+one BM25 index serve many runs.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from ml_collections import ConfigDict
+
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts
+from retrieval.common.runtime.artefacts import Artefacts
+from retrieval.common.runtime.store import is_url
+from retrieval.config import fields
+
+CONFIG = "config.json"
+
+# What configs, records and the files of stages are like. A change that an older work directory must not go on with
+# raises it.
+FORMAT = 2  # padding is -1
+
+
+class Asked(NamedTuple):
+    """What `--stage=search` looks for.
+
+    Attributes:
+      queries: a file of queries, one a line; '-' is standard input.
+      as_json: whether hits are printed for programs.
+    """
+
+    query: str = ""
+    queries: str = ""
+    as_json: bool = False
+
+
+_NOTHING = Asked()
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """Where everything of a run lives.
+
+    Attributes:
+      lock: the file of pinned versions whose packages make up the pydocs corpus.
+      asked: what `--stage=search` looks for.
+      copy: of a work directory on a store what gets its files into `folder`, and puts them there.
+    """
+
+    config: ConfigDict
+    folder: Path
+    lock: Path
+    asked: Asked = _NOTHING
+    copy: Artefacts | None = None
+
+    @classmethod
+    def opened(cls, value: str, field: str, lock: Path) -> Self:
+        """The work directory that a field of the config names, to be read.
+
+        Raises:
+          UserError: that is none.
+        """
+        folder = artefacts.local(value)
+        if not (folder / CONFIG).exists():
+            tried = folder.absolute()
+            where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
+            raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
+        return cls(kept_config(folder, field), folder, lock, copy=artefacts.copy_of(value) if is_url(value) else None)
+
+    @functools.cached_property
+    def base(self) -> Self | None:
+        """The one that `config.base` names.
+
+        Raises:
+          UserError: that is not a work directory.
+        """
+        if not self.config.get("base"):  # of a config.json, which may be anything
+            return None
+        return self.opened(self.config.base, "config.base", self.lock)
+
+    @functools.cached_property
+    def chain(self) -> list[Self]:
+        """This one, its base, the base of that, and so on.
+
+        Raises:
+          UserError: one of them stands on itself.
+        """
+        runs = [self]
+        while base := runs[-1].base:
+            if base.folder.resolve() in [run.folder.resolve() for run in runs]:
+                raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")
+            runs.append(base)
+        return runs
+
+    def put(self, *names: str) -> None:
+        """Puts files and folders that are finished on the store, where the work directory is on one.
+
+        Raises:
+          UserError: something cannot be written, or another run has taken over.
+        """
+        if self.copy and self.copy.writes:
+            self.copy.put(names)
+
+    @property
+    def place(self) -> str:
+        """Where the work directory is, for people."""
+        return self.copy.url if self.copy else str(self.folder)
+
+    def before(self, stage: str) -> Self:
+        """The run as a stage sees it: with the stages alone that come before it, for the others have no output yet.
+
+        So a base's index can be read by a run that is to make one of its own.
+        """
+        stages = tuple(self.config.stages)
+        if stage not in stages:
+            return self
+        config = self.config.copy_and_resolve_references()
+        config.stages = stages[: stages.index(stage)]
+        return dataclasses.replace(self, config=config)
+
+    def holder(self, stage: str) -> Self:
+        """The one whose folder has what a stage writes: the first of the chain whose config lists the stage."""
+        return next((run for run in self.chain if stage in run.config.stages), self)
+
+    def record(self, stage: str) -> Path:
+        """What a finished stage was made from, how long it took and what it has to tell the report."""
+        return self.holder(stage).own_record(stage)
+
+    def own_record(self, stage: str) -> Path:
+        """The same for a stage of this run, whichever of the chain it is read from."""
+        return self.folder / "stages" / f"{stage}.json"
+
+
+def kept_config(folder: Path, field: str = "--workdir") -> ConfigDict:
+    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
+
+    Args:
+      field: the flag or the field of the config that names the folder, for errors.
+
+    Raises:
+      UserError: the file is missing, or no config of a run; or another version made the folder.
+    """
+    path, remedy = folder / CONFIG, f"put back the file that the run wrote, or name another folder in {field}"
+    try:
+        value = files.read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
+        raise UserError(f"{path}: not the config of a run; {remedy}")
+    for path in sorted((folder / "stages").glob("*.json")):
+        try:
+            record = files.read_json(path)
+        except UserError:  # who reads the record says so
+            continue
+        check_format(record, str(folder))
+    return ConfigDict(fields.with_tuples(value))
+
+
+def check_format(record: Any, place: str) -> None:
+    """Checks that a record is of this version.
+
+    Args:
+      place: the work directory, for the error.
+
+    Raises:
+      UserError: it is not.
+    """
+    if isinstance(record, dict) and record.get("format") != FORMAT:
+        raise UserError(
+            f"{place}: another version of this program made this work directory; go on with that version, or make the "
+            "run anew in another --workdir"
+        )

@@ -1,0 +1,1 @@
+"""The collections of a run, their indexes, and what systems find in them."""

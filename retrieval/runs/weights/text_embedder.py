@@ -1,0 +1,157 @@
+"""Trained embedders, whoever trained them, for texts into files: work directories, exports and published folders."""
+
+import array
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval.common import files
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import hosts, model_folder
+from retrieval.config import experiment
+from retrieval.data.labelled import grouping
+from retrieval.data.sets.candidate import Candidate
+from retrieval.data.tokenizers import vocabularies
+from retrieval.models.encoders import family
+from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import exported_towers, module_fields
+from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.trained_model import TRAINED, PublishedKind, TrainedKind
+from retrieval.runs.weights.trained_run import load_towers, of_towers
+from retrieval.search import encoding
+
+QUERIES, DOCUMENTS = "queries", "documents"
+_OF_PAIRS = ("ForSequenceClassification", "ForCausalLM")
+_PAIRS = 8192  # that are multiplied at a time
+
+
+class TextEmbedder:
+    """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
+
+    def __init__(self, towers: ExportedTowers):
+        texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
+        self._tokens = functools.partial(query_tokens, *texts)
+        self._windows = functools.partial(candidate_windows, *texts)
+        embedder = Embedder(*texts, mesh)
+        self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
+        self._embed_rows = embedder.embed_rows
+        self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
+        self._sizes |= {name: towers.config.encode[name] for name in ("shard_size", "batch_tokens")}
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeddings of queries, float32 [Q, E], in memory."""
+        return self._embed_rows(self._query_tower, self._tokens(texts))
+
+    def documents(self, items: Sequence[Candidate]) -> np.ndarray:
+        """The same of documents; of long ones that of the beginning."""
+        return self._embed_rows(self._document_tower, [windows[0] for windows in self._windows(items)])
+
+    def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
+        """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
+        self._write(
+            folder, name, queries, total, lambda texts: [[ids] for ids in self._tokens(texts)], self._query_tower
+        )
+
+    def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
+        """The same of documents, by theirs."""
+        self._write(folder, name, documents, total, self._windows, self._document_tower)
+
+    def score_all(
+        self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
+    ) -> tuple[np.ndarray, float | None]:
+        """As `PairScorer.score_all`: the inner products [P]; embeddings lie in files, as of `write_queries`.
+
+        A document is embedded once, whatever the number of its pairs, and one host multiplies.
+        """
+        began = time.perf_counter()
+        places_P, keys_P = array.array("q"), array.array("Q")
+        for place, document in pairs():
+            places_P.append(place)
+            keys_P.append(int.from_bytes(grouping.digest(document), "big"))
+        _, firsts_D, documents_P = np.unique(np.asarray(keys_P), return_index=True, return_inverse=True)
+        rows_D = np.empty(len(firsts_D), int)
+        rows_D[np.argsort(firsts_D)] = np.arange(len(firsts_D))  # documents lie in the order in which they come
+        is_first_P = np.isin(np.arange(len(keys_P)), firsts_D)
+        documents = (document for (_, document), is_first in zip(pairs(), is_first_P) if is_first)
+        self.write_queries(folder, QUERIES, queries, len(queries))
+        self.write_documents(folder, DOCUMENTS, documents, len(firsts_D))
+        hosts.on_first(lambda: None)  # from here on the files of all hosts are there
+        stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
+        sides = np.asarray(places_P), rows_D[documents_P]
+        scores_P = np.empty(total, np.float32)
+        for start in range(0, total, _PAIRS):
+            part = slice(start, start + _PAIRS)
+            query_PE, document_PE = (rows[rows_P[part]] for rows, rows_P in zip(stored, sides))
+            scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
+        return scores_P, (time.perf_counter() - began) / max(1, total)
+
+    def _write(
+        self, folder: Path, name: str, texts: Iterable, total: int, rows: Callable, tower: encoding.Embed
+    ) -> None:
+        numbered = ((str(place), text) for place, text in enumerate(texts))
+        encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
+
+
+class _Embedders(PublishedKind):
+    """Work directories of two towers, and folders of sentence-transformers and transformers."""
+
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        if reads_pairs(folder):
+            raise UserError(f"{field}={folder}: a cross-encoder, which embeds nothing; name an embedder")
+        exported_towers.set_sizes(folder, experiment.defaults())
+        towers = dict.fromkeys(module_fields.open_towers(folder))
+        weights = [path for tower in towers for path in tower.bert.files]
+        vocabulary = vocabularies.files(vocabularies.find(next(iter(towers)).bert.path))
+        return [*weights, *model_folder.module_files(folder), *vocabulary]
+
+    def towers(self, run: Run, value: str, field: str) -> ExportedTowers:
+        """The towers as they were trained or published; mesh and sizes of batches are those of `run`."""
+        self.check(run, value, field)
+        if folder := self.published(value, field):
+            towers = exported_towers.read(folder, experiment.defaults())
+        else:
+            trainer = self.trainer(run, value, field)
+            vocabulary = trainer.load_vocabulary()
+            config = of_towers(trainer).copy_and_resolve_references()
+            towers = ExportedTowers(config, vocabulary, parameters_of(load_towers(trainer, len(vocabulary))))
+        towers.config.update({"mesh": run.config.mesh, "encode": run.config.encode})
+        towers.config.encode.windows = 1
+        return towers
+
+    def open(self, run: Run, value: str, field: str) -> TextEmbedder:
+        """As `TrainedKind.open`; dtype and a folder's longest texts are those of `run` too."""
+        towers = self.towers(run, value, field)
+        towers.config.model.dtype = run.config.model.dtype
+        for name in ("query_length", "document_length") if self.published(value, field) else ():
+            towers.config.data[name] = min(towers.config.data[name], run.config.data[name])
+        return TextEmbedder(towers)
+
+
+EMBEDDERS = _Embedders(
+    "embedder", lambda recipe: recipe.has_towers, ", or a folder that sentence-transformers or transformers saved"
+)
+
+
+def reads_pairs(folder: Path) -> bool:
+    """Whether a folder of weights is of a cross-encoder, or of a language model that judges pairs by yes and no."""
+    if model_folder.has_modules(folder):
+        return model_folder.modules(folder)[-1].kind == "LogitScore"
+    config = files.read_json(family.config_of(folder)) if model_folder.base_of(folder) is None else {}
+    names = config.get("architectures") if isinstance(config, dict) else ()
+    return isinstance(names, list) and any(str(name).endswith(_OF_PAIRS) for name in names)
+
+
+def kind_of(value: str, field: str, run: Run) -> TrainedKind:
+    """Which kind of model a folder, a name on the hub or a work directory is: an embedder, or a reranker."""
+    folder = EMBEDDERS.published(value, field)
+    judges = reads_pairs(folder) if folder else recipe_of(EMBEDDERS.trainer(run, value, field).config).reranks
+    return TRAINED["reranker"] if judges else EMBEDDERS
