@@ -26,7 +26,8 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.recipes.placement import make_mesh
 from retrieval.runs.fitting import examples
-from retrieval.runs.pipeline import fixed, records
+from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.protected import check_run
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.work_directory import kept_config
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(cli.WORKDIR.value)
     config = cli.config() or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    fixed.check_run(run)
+    check_run(run)
     if not records.is_done(run, "prepare"):
         raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
     result = measure(run, _TRAINER.value, _ROUNDS, _SECONDS)

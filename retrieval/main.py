@@ -71,7 +71,7 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
     from retrieval.data.labelled import sources
     from retrieval.runs.pipeline import overrides, preflight
-    from retrieval.runs.pipeline.fixed import check_run
+    from retrieval.runs.pipeline.protected import check_run
     from retrieval.runs.pipeline.run import Run
     from retrieval.runs.pipeline.runner import run_stage, take_run
     from retrieval.runs.pipeline.work_directory import Asked

@@ -97,7 +97,7 @@ def stages_page() -> str:
     for name in in_order(STAGES, config):
         stage = STAGES[name]
         what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
-        written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.leaves))
+        written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.side_outputs))
         rows.append((f"`{name}`", what, ", ".join(read.stage for read in reads_of(name, config)), written))
     return _page(
         "Stages",

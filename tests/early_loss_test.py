@@ -177,7 +177,7 @@ def trained(towers, inputs, tmp_path_factory):
 
 def candidates_of(run):
     """The embeddings of the set's passages, and their texts."""
-    folder = run.before("spans").embeddings("squad", "trained")
+    folder = run.as_seen_by("spans").embeddings("squad", "trained")
     return encoding.load(folder, "candidates")[0], list(beir.read_candidates(run.sets / "squad" / "corpus.jsonl"))
 
 

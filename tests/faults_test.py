@@ -27,7 +27,7 @@ from support.run_results import metrics, results, state
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import signals
-from retrieval.runs.pipeline import fixed, records, runner
+from retrieval.runs.pipeline import protected, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.training.checkpoint import Checkpointer
 
@@ -315,7 +315,7 @@ def test_nothing_is_kept_of_a_stage_without_record(copy, whole):
     np.testing.assert_allclose(np.load(path), np.load(whole / path.relative_to(copy.folder)), atol=1e-5)
     copy.record("train").unlink()
     with pytest.raises(UserError, match=r"work directory of another config:\n  config\.train\.learning_rate: "):
-        fixed.check_run(other_settings(copy))
+        protected.check_run(other_settings(copy))
 
 
 def other_settings(run):

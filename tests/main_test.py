@@ -16,9 +16,9 @@ from configs import dpr
 from retrieval import cli, main
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import ending, signals
-from retrieval.runs.pipeline import fixed, overrides, preflight, records, runner
+from retrieval.runs.pipeline import overrides, preflight, protected, records, runner
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.stage import STAGES, Fixed, Read, Stage, in_order
+from retrieval.runs.pipeline.stage import STAGES, Protected, Read, Stage, in_order
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
@@ -165,7 +165,7 @@ class Counter:
 def stages(own_table):
     """The stages that there are in a test, which may change them."""
     toys = {
-        "prepare": Stage(Counter(), fields=("corpus", "prepare"), fixed=Fixed()),
+        "prepare": Stage(Counter(), fields=("corpus", "prepare"), protected=Protected()),
         "evaluate": Stage(Counter(), fields=("evaluate",), reads=("prepare",), writes=("out",)),
     }
     own_table(STAGES, toys)
@@ -213,7 +213,7 @@ def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch
 
 def copying(source, name, is_read=True, **about):
     """A stage that writes what a file holds. Where nobody reads it, it runs whenever it is asked for."""
-    written = {"writes" if is_read else "leaves": (name,)}
+    written = {"writes" if is_read else "side_outputs": (name,)}
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, **written, **about)
 
 
@@ -265,8 +265,8 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
         "prepare": copying(source, "corpus"),
         "sets": copying(source, "sets"),
         "index": copying(source, "index", reads=("prepare", "sets")),
-        "evaluate": copying(source, "runs", False, reads=(Read("sets", same=True), "index")),
-        "search": copying(source, "hits", False, reads=(Read("prepare", same=True), "index")),
+        "evaluate": copying(source, "runs", False, reads=(Read("sets", must_match=True), "index")),
+        "search": copying(source, "hits", False, reads=(Read("prepare", must_match=True), "index")),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "sets", "index")
@@ -329,7 +329,7 @@ def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
         raise UserError("fewer examples than a batch has")
 
     stages.clear()
-    stages["train"] = Stage(refuse, fields=("train",), fixed=Fixed(), leaves=("checkpoints",))
+    stages["train"] = Stage(refuse, fields=("train",), protected=Protected(), side_outputs=("checkpoints",))
     for batch_size in (64, 32):
         run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
         with pytest.raises(UserError, match="fewer examples"):
@@ -337,7 +337,7 @@ def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match=r"another config:\n  config\.train\.batch_size: 32 there, 16 now"):
         run_all(make_run(tmp_path, "--config.train.batch_size=16"), stages)
-    fixed.check_run(run)
+    protected.check_run(run)
 
 
 def test_no_half_written_file_of_a_killed_run_stays(tmp_path, stages):
@@ -356,7 +356,7 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source.mkdir()
     for name in "abc":
         (source / name).write_text("one")
-    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=Fixed(), files=lambda run: [source])
+    stages["prepare"] = Stage(Counter(), ("corpus",), protected=Protected(), files=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
     (source / "b").write_text("another")
     with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):

@@ -15,7 +15,7 @@ from retrieval.common.runtime.signals import PreemptedError
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import training_length
-from retrieval.runs.pipeline import fixed, preflight, records, runner
+from retrieval.runs.pipeline import preflight, protected, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state
 from retrieval.stages import train
@@ -84,10 +84,10 @@ def _stopped(do, *args):
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run = copy(finished, tmp_path, 3)
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):
-        fixed.check_run(run)
+        protected.check_run(run)
     run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
     with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
-        fixed.check_run(run)
+        protected.check_run(run)
 
 
 def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
@@ -105,7 +105,7 @@ def test_an_unfinished_run_is_made_no_longer(finished, tmp_path):
     run = copy(finished, tmp_path, 8)
     records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
-        fixed.check_run(run)
+        protected.check_run(run)
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +156,10 @@ def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog
     for minutes, steps in ((1.5, 9), (0.0, 50)):
         run.config.train.minutes = minutes
         preflight.check(run, ["train"])
-        fixed.check_run(run)
+        protected.check_run(run)
         if minutes:
             execute(run, "train")
             assert records.details(run, "train")["step"] == steps
     run.config.train.minutes = 1.0
     with pytest.raises(UserError, match=r"config\.train\.minutes: 1\.5 there, 1\.0 now"):
-        fixed.check_run(run)
+        protected.check_run(run)

@@ -119,7 +119,7 @@ def towers_of(run, step):
     vocabulary = vocabularies.load(run.corpus)
     model = abstract_model(run.config, len(vocabulary))
     like = train_state.abstract_state(run.config, model, local_mesh(run.config))
-    checkpoints = train_state.open_checkpoints(run.holder("train").folder, run.config)
+    checkpoints = train_state.open_checkpoints(run.owner("train").folder, run.config)
     params = checkpoints.restore(like, step=step).params
     embedder = Embedder(run.config, vocabulary, local_mesh(run.config))
     return embedder.queries(params), embedder.documents(params)

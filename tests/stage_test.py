@@ -19,8 +19,8 @@ def listed(own_table, **stages):
 def test_stages_are_listed_after_what_they_read(own_table):
     stages = {
         "alone": Stage(nothing),
-        "fourth": Stage(nothing, reads=lambda config: ("third", Read("second", loose=True))),
-        "first": Stage(nothing, reads=(Read("fourth", earlier=True),)),
+        "fourth": Stage(nothing, reads=lambda config: ("third", Read("second", any_version=True))),
+        "first": Stage(nothing, reads=(Read("fourth", from_base_if_later=True),)),
         "third": Stage(nothing, reads=("second", "absent")),
         "second": Stage(nothing, reads=("first",)),
     }

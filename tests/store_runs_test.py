@@ -36,7 +36,7 @@ CHANGES = CHEAP | {"train.steps": 6, "index.dense": "exact", "encode.corpus": Fa
 
 def execute(run, copy, names=()):
     """What `retrieval.main` does with a work directory on a store."""
-    run = Run(run.config, copy.folder, run.lock, copy=copy)
+    run = Run(run.config, copy.folder, run.lock, remote=copy)
     names = names or run.config.stages
     preflight.check(run, names)
     runner.take_run(run)
@@ -155,7 +155,7 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     """Stages that were run with --stage and are not in config.stages."""
     with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=("prepare", "train"))
-        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
+        downloads.bring(Run(run.config, copy.folder, run.lock, remote=copy), ["search"])
     assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
 
 
@@ -164,7 +164,7 @@ def test_a_model_is_loaded_from_a_store(inputs, copied):
     assert repr(model) == f"Model({URL})"
     with artefacts.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
-        run = Run(run.config, copy.folder, run.lock, copy=copy)
+        run = Run(run.config, copy.folder, run.lock, remote=copy)
         downloads.bring(run, ["export"])
         vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
         embedder = Embedder(run.config, vocabulary, mesh)
@@ -213,5 +213,5 @@ def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
         execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, base=URL, stages=("train",)), copy)
     copied.log.clear()
     again = artefacts.Artefacts("s3://bucket/other")
-    again.get(STAGES["train"].leaves)
+    again.get(STAGES["train"].side_outputs)
     assert (again.folder / "bad_batches" / "step-3-host-0.npz").read_text() == "values"

@@ -158,7 +158,9 @@ def _corpus(run: Run, texts: Mapping[str, _Texts]) -> dict[str, np.ndarray]:
         if len(record["lead_ids"]) and record["document_id"] in passages
     ]
     if not links:
-        raise UserError(f"{run.place}: the corpus has no links, which WLP is trained on: prepare a dump that has some")
+        raise UserError(
+            f"{run.display_path}: the corpus has no links, which WLP is trained on: prepare a dump that has some"
+        )
     link_N2 = np.array(links, np.int32)
     # What is left out above is drawn as often as it is there, not as often as the records say.
     counts = np.array(columns["counts"], np.uint16)

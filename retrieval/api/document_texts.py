@@ -149,7 +149,7 @@ def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[C
 
 def own_passages(run: Run, collection: Collection) -> RowTexts:
     """The passages that a run searches, each with the address of its document."""
-    prepared = run.holder("prepare").config
+    prepared = run.owner("prepare").config
     base, are_cut = run.config.documents.base_url or prepared.documents.base_url, run.prepares
 
     def of(passage: Candidate) -> str:

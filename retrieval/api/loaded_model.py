@@ -146,7 +146,7 @@ class Model:
     @property
     def card(self) -> Card:
         """What the towers are, for those who ask for embeddings."""
-        return self.towers.card((self._run.holder("train") if self._run else self.towers).config.train.matryoshka)
+        return self.towers.card((self._run.owner("train") if self._run else self.towers).config.train.matryoshka)
 
     def index(
         self,
@@ -181,7 +181,7 @@ class Model:
         if weight is not None and not (isinstance(weight, numbers.Real) and 0 <= weight <= 1):
             raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed")
         of_dense: float = encoder.config.fuse.dense_weight if weight is None else weight
-        of_index = self._run.holder("index").config if self._run and documents is None else encoder.config
+        of_index = self._run.owner("index").config if self._run and documents is None else encoder.config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         changes = {"index.precision": precision, "index.rescore": rescore}
         changes = {name: value for name, value in changes.items() if value is not None}
@@ -277,7 +277,7 @@ class Model:
     @functools.cached_property
     def _own_passages(self) -> DocumentIndex:
         assert self._run, "a model with a reader has one"
-        words = [INDEXES[name] for name in self._run.holder("index").config.index.words[:1]]
+        words = [INDEXES[name] for name in self._run.owner("index").config.index.words[:1]]
         if not (words or self._loaded):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
         kinds = [*words, *([INDEXES[EXACT]] if self._loaded else [])]
@@ -286,7 +286,7 @@ class Model:
     @functools.cached_property
     def _reranker(self) -> PairScorer:
         run, value = self._run, ""
-        if run and not recipe_of(run.holder("train").config).reranks:
+        if run and not recipe_of(run.owner("train").config).reranks:
             value = run.config.rerank.model
             run = run if is_place(value) else None
         if run is None:
@@ -330,7 +330,7 @@ class Model:
 
     @property
     def _of_prepare(self) -> ConfigDict:
-        return self._run.holder("prepare").config if self._run else self._encoder.config
+        return self._run.owner("prepare").config if self._run else self._encoder.config
 
 
 def _texts(queries: Sequence[str]) -> list[str]:

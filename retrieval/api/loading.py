@@ -56,12 +56,12 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
         raise UserError(f"{path}: a run has its own {fields}: leave prompts out, and give prompt_name when you encode")
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
-    run = Run(config, folder, Path(), copy=copy)
+    run = Run(config, folder, Path(), remote=copy)
     downloads.bring(run, [_READS_THE_MODEL])
-    trained = run.holder("train")
+    trained = run.owner("train")
     if "train" in trained.config.stages and not records.is_done(trained, "train"):
-        again = f"python -m retrieval.main --workdir={trained.place}"
-        raise UserError(f"{trained.place}: the training has not ended: `{again}` goes on with it")
+        again = f"python -m retrieval.main --workdir={trained.display_path}"
+        raise UserError(f"{trained.display_path}: the training has not ended: `{again}` goes on with it")
     return of_run(run, truncate_dim)
 
 
@@ -74,15 +74,17 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     Raises:
       UserError: it has trained nothing that encodes, reranks or reads; or has fewer dimensions.
     """
-    trained = recipe_of(run.holder("train").config)
+    trained = recipe_of(run.owner("train").config)
     if kind := next((kind for kind in TRAINED.values() if kind.is_of(trained)), None):
         _check_nothing_chosen(kind.name, Chosen(truncate_dim=truncate_dim))
-        return Model(VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None, run.place, run)
+        return Model(
+            VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None, run.display_path, run
+        )
     config = towers.truncated(trained_run.of_towers(run), truncate_dim, "truncate_dim")
     vocabulary = run.load_vocabulary()
     params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
     exported = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
-    return Model(TowerEncoder(exported), run.place, run)
+    return Model(TowerEncoder(exported), run.display_path, run)
 
 
 def _check_nothing_chosen(kind: str, chosen: Chosen) -> None:

@@ -69,7 +69,7 @@ class _OfMteb:
             return self._folder.name
         if not is_encoder(self._folder):
             self._model  # noqa: B018 # which brings the records of a run on a store
-            trained = Run(preflight.read_config(self._folder), self._folder, Path()).holder("train")
+            trained = Run(preflight.read_config(self._folder), self._folder, Path()).owner("train")
             return records.identity(records.record_of(trained, "train"))[:16]
         paths = sorted({path for pattern in _WEIGHTS for path in self._folder.rglob(pattern)})
         sums = files.checksums(self._folder, paths)

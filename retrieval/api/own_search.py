@@ -38,7 +38,7 @@ class OwnSearch:
         """
         if not (run.prepares or run.passages):
             raise UserError(
-                f"{run.place} has no passages to search: prepare a config.corpus, set config.pairs.files, or "
+                f"{run.display_path} has no passages to search: prepare a config.corpus, set config.pairs.files, or "
                 "config.base to a run with one; --stage=evaluate searches evaluation sets"
             )
         collection = open_collection(run, CORPUS)
@@ -46,7 +46,7 @@ class OwnSearch:
         self.model = of_run(run) if collection.has_embeddings() else None
         if self.model:
             self.model.towers.check_embeddings(collection)
-        config = run.holder("index").config
+        config = run.owner("index").config
         folds = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
         of_words = indexes.options_of(INDEXES[Bm25.name], config)
         self.words = words_of(Texts(CORPUS, collection.candidates, folds), of_words)

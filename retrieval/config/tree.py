@@ -124,7 +124,6 @@ declare(
     labelled=Field("", PATHS, "labelled examples (below): the texts of a file are its candidates"),
     reqa=Field("", PATHS, "SQuAD v1.1, as ReQA"),
     reqa_sentences=Field(False, SWITCH, "reqa, nq: whether a candidate is its sentence alone, without its paragraph"),
-    known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
     distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
     squad=Field("", PATHS, "SQuAD v1.1: the questions of the first file, over the paragraphs of all"),
     nq=Field("", PATHS, "Natural Questions, full or simplified, as ReQA"),

@@ -40,9 +40,9 @@ class TrainedTowers:
         Raises:
           UserError: other libraries would not give the same embeddings.
         """
-        vocabulary, trained = run.load_vocabulary(), run.holder("train").config
+        vocabulary, trained = run.load_vocabulary(), run.owner("train").config
         towers = load_towers(run, len(vocabulary))
-        config = truncated(trained, run.holder("encode").config.encode.truncate)
+        config = truncated(trained, run.owner("encode").config.encode.truncate)
         _check_towers(towers, config.recipe)
         table = prompted.table(of_towers(run))
         named = {name: text for name, text in table.items() if text or name not in prompts.USUAL}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 from flax import nnx
@@ -33,6 +33,24 @@ if TYPE_CHECKING:
     from retrieval.runs.pipeline.run import Run
 
 
+POOL_METRICS = ("Success@1", "Success@10", "Success@100", "RR", "nDCG@10")  # of retrieval over a small pool
+
+
+class Validator(NamedTuple):
+    """How checkpoints are validated.
+
+    Attributes:
+      check: checks that a config holds something out to validate on.
+      make: from a run to a function from parameters to metrics.
+    """
+
+    check: Callable[[ConfigDict], None]
+    make: Callable[[Run, Vocabulary, jax.sharding.Mesh], Callable[[Any], dict[str, float]]]
+
+
+VALIDATORS: Table[Validator] = Table("validator", "retrieval.runs.fitting", "validator")
+
+
 class Recipe(abc.ABC):
     """How one family of models is built and trained, with the settings of a config.
 
@@ -49,6 +67,7 @@ class Recipe(abc.ABC):
         of its own.
       options: fields of the config that it reads and that other recipes may leave unread, beside those of its loss.
       metrics: of its validation; `loop.best` names one. Empty where checkpoints cannot be validated.
+      validator: the entry of `VALIDATORS` that validates its checkpoints; '' where it does so itself, or nothing does.
       head: the fields of the config on which the sizes depend of what the model has beside its encoder.
     """
 
@@ -62,6 +81,7 @@ class Recipe(abc.ABC):
     gives: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Sequence[str]] = ()
+    validator: ClassVar[str] = ""
     head: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ConfigDict):
@@ -155,6 +175,8 @@ class Recipe(abc.ABC):
             raise UserError(f"{self.label} has no towers to validate: set config.loop.validate_every=0")
         if (best := self.config.loop.best) not in self.metrics:
             raise unknown_name(f"metric of {self.label} in config.loop.best", best, self.metrics)
+        if self.validator:
+            VALIDATORS.find(self.validator).check(self.config)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
@@ -165,7 +187,7 @@ class Recipe(abc.ABC):
           UserError: as `check_validation`.
         """
         self.check_validation()
-        raise NotImplementedError("`check_validation` refuses it")
+        return VALIDATORS.find(self.validator).make(run, vocabulary, mesh)
 
     @property
     def loss(self) -> Loss | None:

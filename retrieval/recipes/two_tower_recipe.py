@@ -13,16 +13,21 @@ from ml_collections import ConfigDict
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import declared, values_of
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, PairRecipe, Recipe, check_sees_all, copy_parameters, encoder_of
-from retrieval.runs.fitting import validation
-from retrieval.runs.pipeline.run import Run
+from retrieval.recipes.recipe import (
+    POOL_METRICS,
+    RECIPES,
+    PairRecipe,
+    Recipe,
+    check_sees_all,
+    copy_parameters,
+    encoder_of,
+)
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign
@@ -38,7 +43,8 @@ class TwoTowerRecipe(PairRecipe):
     label = "a model of two towers"
     has_towers = has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
-    metrics = validation.METRICS
+    metrics = POOL_METRICS
+    validator = "pool"
     options = (*PairRecipe.options, _SCALE, matryoshka.SIZES)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
@@ -75,17 +81,6 @@ class TwoTowerRecipe(PairRecipe):
             copy_parameters(trained, model, shared=(trained.scale is None) != (model.scale is None))
         else:
             two_tower.init_encoders(model, encoder_of(trained))
-
-    def check_validation(self) -> None:
-        """As `Recipe.check_validation`; also that something is held out to validate on."""
-        super().check_validation()
-        validation.check(self.config)
-
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
-        """Retrieval over a small pool."""
-        return validation.make(run, vocabulary, mesh)
 
     @property
     def collapse(self) -> Sign | None:

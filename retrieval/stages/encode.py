@@ -232,7 +232,7 @@ def check_start(run: Run) -> None:
       UserError: training does not start from any, or they have changed.
     """
     if run.config.encode.start:
-        trained = run.holder("train")
+        trained = run.owner("train")
         if not trained.config.train.init_from:
             raise UserError(
                 "config.encode.start=True evaluates what config.train.init_from names, and that names none: set one of "
@@ -244,7 +244,7 @@ def check_start(run: Run) -> None:
 def fetch(run: Run) -> None:
     """Copies down the towers before training, where they are asked for and on a store."""
     if run.config.encode.start:
-        initial_parameters.start_of(run.holder("train").config).fetch(run.holder("train"))
+        initial_parameters.start_of(run.owner("train").config).fetch(run.owner("train"))
 
 
 def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
@@ -253,14 +253,14 @@ def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
     def named(config: ConfigDict) -> str:
         return values_of(config, [field])[field]
 
-    texts = Read("sets", same=True), "prepare"
+    texts = Read("sets", must_match=True), "prepare"
     return {
         "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
         "reads": lambda config: (*texts, *of_pairs(config), *ranked_lists.train_unless(named(config))),
         "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
         "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
-        "uses": ("encode.batch_tokens",),
-        "everywhere": True,
+        "also_reads": ("encode.batch_tokens",),
+        "on_every_host": True,
     }
 
 
@@ -278,6 +278,6 @@ STAGES.register(
         fetch=fetch,
         writes=("embeddings",),
         reuses=True,
-        everywhere=True,
+        on_every_host=True,
     ),
 )

@@ -15,6 +15,7 @@ from retrieval.common.runtime import hosts
 from retrieval.data.sets import answers, beir, relevance
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
+from retrieval.data.sets.set_format import named_sets
 from retrieval.evaluation import by_article, metrics, per_query, result_files
 from retrieval.evaluation.metrics import cutoff
 from retrieval.runs.fitting import held_out_questions
@@ -27,7 +28,6 @@ from retrieval.runs.ranking.indexes import Together
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile
 from retrieval.runs.ranking.rankings import Validation
 from retrieval.search import encoding
-from retrieval.stages import sets
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def check(config: ConfigDict) -> None:
     """
     files_of_others = ranked_lists.run_files(config.runs.files)
     if not config.base:
-        names_of_sets = [name for named in sets.formats(config) for name in named.form.names(named.value)]
+        names_of_sets = [name for named in named_sets(config) for name in named.form.names(named.value)]
         _check_one_set(files_of_others, names_of_sets)
     fused.fusing(config.fuse)
     names = tuple(config.evaluate.metrics)
@@ -65,7 +65,7 @@ def check(config: ConfigDict) -> None:
         by_judgements, of_answers = metrics.by_kind(names)
     except UserError as error:
         raise UserError(f"config.evaluate.metrics: {error}") from error
-    is_judged = {named.form.is_judged for named in sets.formats(config)}
+    is_judged = {named.form.is_judged for named in named_sets(config)}
     of_answers = of_answers or (ANSWERS if False in is_judged else ())
     if not by_judgements and is_judged != {False}:
         by_judgements = [*HITS, *RANKING]
@@ -100,11 +100,11 @@ class _Evaluation:
     """Every set of a run, searched by all indexes over it, beside what others found, and what is fused of both."""
 
     def __init__(self, run: Run, together: Together | None):
-        self._run, self._together, indexed = run, together, run.holder("index").config
+        self._run, self._together, indexed = run, together, run.owner("index").config
         self._fusing = fused.fusing(run.config.fuse)
         self._files = ranked_lists.run_files(run.config.runs.files)
         _check_one_set(self._files, set_names(run.sets))
-        self._encoded = details(run.holder("encode"), "encode") or {}
+        self._encoded = details(run.owner("encode"), "encode") or {}
         self._search = rankings.Search(
             depth=run.config.evaluate.depth,
             words=indexed.index.words,
@@ -298,13 +298,13 @@ STAGES.register(
         check=(libraries.check_training, lambda run: ranked_lists.check_beginnings(run.config.runs.files)),
         fields=("evaluate", "runs", "fuse"),
         reads=lambda config: (
-            Read("sets", required=True, same=True),
-            Read("encode", same=True),
+            Read("sets", required=True, must_match=True),
+            Read("encode", must_match=True),
             "index",
             *ranked_lists.searched_stages(),
         ),
         files=lambda run: [file.path for file in ranked_lists.run_files(run.config.runs.files)],
         writes=("runs", "per_query", "results.json"),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

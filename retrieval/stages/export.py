@@ -31,7 +31,7 @@ def export(run: Run) -> dict[str, Any]:
 
     A reranker is one model, a cross-encoder, and so is late interaction.
     """
-    trainer, fields = run.holder("train"), run.config.export
+    trainer, fields = run.owner("train"), run.config.export
     config, step = trainer.config, record_of(run, "train")["details"]["step"]
     vocabulary, prompts = run.load_vocabulary(), {}
     # On every host, as checkpoints are read.
@@ -49,9 +49,9 @@ def export(run: Run) -> dict[str, Any]:
     def write() -> None:
         trained_on = model_card.trained_on(
             config,
-            trainer.holder("prepare").config.corpus,
-            ",".join(own.pairs.files for own in sources.each(trainer.holder("pairs").config).values()),
-            trainer.holder("sets").config,
+            trainer.owner("prepare").config.corpus,
+            ",".join(own.pairs.files for own in sources.each(trainer.owner("pairs").config).values()),
+            trainer.owner("sets").config,
         )
         card = model_card.model_card(
             config,
@@ -66,7 +66,7 @@ def export(run: Run) -> dict[str, Any]:
         _write(run.folder, write_model, card)
 
     hosts.on_first(write)
-    _log.info("export: %s/%s", run.place, FOLDER)
+    _log.info("export: %s/%s", run.display_path, FOLDER)
     pushed = {}
     if name := fields.hub:
         pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name))}
@@ -82,7 +82,7 @@ def _write_towers(trained: TrainedTowers, onnx: bool, folder: Path, **options: A
 
 def _adapters_of(run: Run) -> Callable[[str, Path], None]:
     """What writes the adapters of a tower in place of the encoder in its folder."""
-    config, params = load_adapted(run.holder("train").folder, run.vocab_size, run.config.mesh)
+    config, params = load_adapted(run.owner("train").folder, run.vocab_size, run.config.mesh)
     return functools.partial(adapters.write, config, params)
 
 
@@ -92,7 +92,7 @@ def check(run: Run) -> None:
     Raises:
       UserError: nothing is trained, or an MLM is, or BoW-MLP.
     """
-    config = run.holder("train").config
+    config = run.owner("train").config
     if "train" not in config.stages:
         raise UserError(f"stage 'export': config.stages of {run.folder} has no 'train'; name a run that trains towers")
     if not ((recipe := recipe_of(config)).has_towers or recipe.published_by):
@@ -125,13 +125,13 @@ def check_hub(run: Run) -> None:
 def results(run: Run) -> list[Path]:
     """The record of the evaluation that the card shows, where there is one."""
     # A base may have evaluated towers of its own.
-    is_of_these = run.holder("evaluate").holder("train").folder == run.holder("train").folder
+    is_of_these = run.owner("evaluate").owner("train").folder == run.owner("train").folder
     return [run.record("evaluate")] if is_of_these and is_done(run, "evaluate") else []
 
 
 def _evaluated(run: Run, step: int) -> list[dict[str, Any]]:
     """The rows of `results.json`, if they are of the model after `step`, and not of the one before it went on."""
-    rows = files.read_json(run.holder("evaluate").folder / "results.json")
+    rows = files.read_json(run.owner("evaluate").folder / "results.json")
     return rows if {row["step"] for row in rows} <= {None, step} else []
 
 
@@ -152,9 +152,9 @@ STAGES.register(
         export,
         check=(check, check_hub, Run.check_vocabulary, check_towers),
         fields=("export", "encode.truncate", "data.prompts"),
-        reads=("prepare", "train", Read("evaluate", loose=True)),
+        reads=("prepare", "train", Read("evaluate", any_version=True)),
         files=lambda run: [*results(run), *run.vocabulary_inputs()],
         writes=(FOLDER,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

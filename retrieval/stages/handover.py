@@ -98,7 +98,7 @@ def _chosen(run: Run, name: str) -> Collection:
     if name not in there:
         known = ", ".join(there) or "none"
         raise UserError(
-            f"config.handover.collection='{name}': name one that {run.place} has embeddings of, which are: {known}"
+            f"config.handover.collection='{name}': name one that {run.display_path} has embeddings of: {known}"
             + ("" if there else "; --stage=encode makes them, of the corpus with config.encode.corpus=True")
         )
     return there[name]
@@ -179,7 +179,7 @@ def _vectors(
     columns: tuple[str, ...] = (),
 ) -> Vectors:
     if not len(rows):
-        raise UserError(f"{run.place}: there is no embedding of a {side} to hand over")
+        raise UserError(f"{run.display_path}: there is no embedding of a {side} to hand over")
 
     def blocks() -> Iterator[Block]:
         remaining = records()
@@ -200,12 +200,16 @@ STAGES.register(
         check_config=(of_fields(check, "handover"),),
         check=(check_towers, Run.check_vocabulary),
         fields=("handover", "data.prompts", "documents.base_url"),
-        uses=("model", *(f"data.{name}" for name in TEXT_FIELDS)),
+        also_reads=("model", *(f"data.{name}" for name in TEXT_FIELDS)),
         reads=lambda config: (
-            *(Read("encode", required=True, same=True), Read("train", optional=True), Read("prepare", same=True)),
+            *(
+                Read("encode", required=True, must_match=True),
+                Read("train", optional=True),
+                Read("prepare", must_match=True),
+            ),
             *("sets", *of_pairs(config)),
         ),
         files=_files,
-        leaves=(FOLDER,),
+        side_outputs=(FOLDER,),
     ),
 )

@@ -94,7 +94,7 @@ def needs(stages: Sequence[str]) -> tuple[str, ...]:
 def read(config: ConfigDict) -> list[str | Read]:
     """What the stage reads: texts, their embeddings, and what kinds of index read besides."""
     further = further_needs(_all(config))
-    return ["prepare", Read("sets", same=True), *needs(config.stages), *of_pairs(config), *further]
+    return ["prepare", Read("sets", must_match=True), *needs(config.stages), *of_pairs(config), *further]
 
 
 def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
 def check_stages(run: Run) -> None:
     """Checks that there are the stages whose output the indexes are built from."""
     for stage in further_needs(_all(run.config)):
-        if stage not in run.holder(stage).config.stages:
+        if stage not in run.owner(stage).config.stages:
             raise UserError(
                 f"config.index.words={tuple(run.config.index.words)}: one is built from what the stage '{stage}' "
                 "writes, which is a stage neither of this run nor of its base: add it to config.stages, set "
@@ -186,6 +186,6 @@ STAGES.register(
         reads=read,
         files=inputs,
         writes=("index",),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

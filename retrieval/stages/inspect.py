@@ -123,7 +123,9 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     queried = SeenQueries(queries, vocabulary if tasks else None)
     learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most, queried) if is_labelled else _NOTHING
     if not (texts or learnt.first):
-        raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
+        raise UserError(
+            f"--stage=inspect: {run.display_path} has neither a prepared corpus nor labelled examples to look at"
+        )
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
         queried.see_corpus(run.corpus, tasks, config.data.held_out)
@@ -182,9 +184,9 @@ STAGES.register(
     "inspect",
     Stage(
         inspect,
-        uses=("data", "pairs", "split"),
-        reads=("prepare", "sets", Read("mine", loose=True), Read("pairs", loose=True)),
+        also_reads=("data", "pairs", "split"),
+        reads=("prepare", "sets", Read("mine", any_version=True), Read("pairs", any_version=True)),
         files=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
-        leaves=(_NAME,),
+        side_outputs=(_NAME,),
     ),
 )

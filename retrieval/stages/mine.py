@@ -16,7 +16,6 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import negatives_format
-from retrieval.data.sets import beir
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
@@ -33,14 +32,13 @@ from retrieval.runs.weights.trained_model import open_trained
 from retrieval.runs.weights.trained_run import of_towers
 from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
 from retrieval.search.mining import at_random
-from retrieval.stages import sets
 
 _log = logging.getLogger(__name__)
 
 
 def read(system: str, model: str) -> list[str | Read]:
     """What the stage reads: of a run that trains later, what is searched is the base's."""
-    return [] if model else ["prepare", "sets", *(Read(stage, earlier=True) for stage in needs(system))]
+    return [] if model else ["prepare", "sets", *(Read(stage, from_base_if_later=True) for stage in needs(system))]
 
 
 def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
@@ -84,9 +82,9 @@ def mine(run: Run) -> dict[str, Any]:
 @contextlib.contextmanager
 def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str, Any]]]:
     """The training questions of the set that is divided, and what is searched for them."""
-    config, source, name = run.config, run.before("mine"), held_out_questions.divided_set(run)
+    config, source, name = run.config, run.as_seen_by("mine"), held_out_questions.divided_set(run)
     system, stage = config.mine.system, (needs(config.mine.system) or ("sets",))[-1]
-    file, searched = run.sets / name / "corpus.jsonl", source.holder(stage)
+    file, searched = run.sets / name / "corpus.jsonl", source.owner(stage)
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(
             f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
@@ -99,20 +97,20 @@ def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str,
         else:
             kind = INDEXES[system]
             queries = queries if kind.of_words else embedded(source, name, queries)
-            options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
+            options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
             search = open_search(kind, open_collection(source, name), options_of)
         yield Searched(questions, candidates, queries, search), _provenance(source, stage, system)
 
 
 def check_index(run: Run) -> None:
     """Checks that a stage before `mine`, or the base, makes what is searched."""
-    system, source = run.config.mine.system, run.before("mine")
+    system, source = run.config.mine.system, run.as_seen_by("mine")
     if system == RANDOM:
         return
     kind = INDEXES.find(system, "config.mine.system")
     for need in needs(system):
-        holder = source.holder(need)
-        if need not in holder.config.stages:
+        owner = source.owner(need)
+        if need not in owner.config.stages:
             way = "put 'index' before 'mine' in config.stages" if kind.of_words else "use config.mine.system=bm25"
             raise UserError(
                 f"config.mine.system={system} is made by {' and '.join(needs(system))}, and '{need}' is no stage "
@@ -120,42 +118,12 @@ def check_index(run: Run) -> None:
             )
 
     config = run.config
-    is_own = source.holder("index").folder == run.folder  # what a base has is looked at when it is read
+    is_own = source.owner("index").folder == run.folder  # what a base has is looked at when it is read
     if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(config)[0]]:
         raise UserError(
             f"config.mine.system={system}: no such index is built; it is none of "
             f"config.index.words={tuple(config.index.words)}: add it there"
         )
-
-
-def check_questions(run: Run) -> None:
-    """Checks that there are training questions to mine for.
-
-    Raises:
-      UserError: no set is divided, its questions have no answers where these are asked for, or training is to mine for
-        questions of files anew, whose candidates are no set.
-    """
-    if not (name := run.holder("sets").config.split.set):
-        raise UserError(
-            "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
-            "evaluation set to divide, such as reqa"
-        )
-    if run.config.mine.answers and not has_answers(run, name):
-        raise UserError(
-            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
-            f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
-        )
-    if run.config.mine.refresh_every and (paths := run.holder("pairs").config.pairs.files):
-        raise UserError(
-            f"config.mine.refresh_every={run.config.mine.refresh_every} mines for the questions of config.split.set "
-            f"alone, and config.pairs.files={paths} has others: set one of the two to nothing"
-        )
-
-
-def has_answers(run: Run, name: str) -> bool:
-    """Whether the questions of the set that is divided, or is to be, have answers."""
-    written = (run.training / beir.ANSWERS).is_file()
-    return written or sets.has_answers(sets.formats(run.holder("sets").config), name)
 
 
 def _candidates(record: dict[str, Any] | None, name: str) -> str | None:
@@ -182,9 +150,9 @@ def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
     """Questions [Q, E] as the model of a run embeds them, as it has embedded the candidates of the set."""
     trained, vocabulary, towers = open_trained(source)
     if not isinstance(towers, TwoTower):
-        folder = source.holder("train").folder
+        folder = source.owner("train").folder
         raise UserError(f"{folder}: a masked language model has no towers to mine with: another config.base")
-    config = prompted.of_set(of_towers(source.holder("encode")), vocabulary, name)
+    config = prompted.of_set(of_towers(source.owner("encode")), vocabulary, name)
     config.mesh = trained.mesh
     embedder = Embedder(config, vocabulary, local_mesh(config))
     tower = embedder.queries(parameters_of(towers))
@@ -195,7 +163,7 @@ def _provenance(source: Run, stage: str, system: str) -> dict[str, Any]:
     """What was searched; `stage` of `source` made it."""
     return {
         "system": system,
-        "run": source.holder(stage).folder.name,
+        "run": source.owner(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
         "step": details(source, "train")["step"] if "train" in needs(system) else None,
     }
@@ -207,7 +175,7 @@ def check(run: Run) -> None:
         pair_negatives.check(run)
     else:
         check_index(run)
-        check_questions(run)
+        hard_negatives.check_questions(run)
 
 
 STAGES.register(
@@ -217,7 +185,7 @@ STAGES.register(
         check_config=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
         check=(check,),
         fields=("mine.system", *hard_negatives.SETTINGS, *pair_negatives.FIELDS),
-        uses=("encode.batch_tokens", "encode.shard_size"),
+        also_reads=("encode.batch_tokens", "encode.shard_size"),
         reads=of_fields(read, "mine.system", "mine.model"),
         files=lambda run: pair_negatives.inputs(run) if run.config.mine.model else run.vocabulary_inputs(),
         fetch=pair_negatives.fetch,

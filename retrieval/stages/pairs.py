@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import hub_datasets
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, labelled_format, sources, teacher_scores
+from retrieval.data.labelled import grouping, sources
 from retrieval.data.labelled.grouping import Counts, Groups
 from retrieval.data.labelled.merged_groups import MergedGroups
 from retrieval.data.labelled.teacher_scores import TeacherScores
@@ -32,7 +31,6 @@ from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.weights import guide
 
-_WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _JOINED = "queries with the wording of a held-out one, held out with it"
 _log = logging.getLogger(__name__)
 
@@ -108,7 +106,7 @@ def _warn(run: Run, evaluated: int) -> None:
     if evaluated:
         what = "queries are also those of an evaluation set, or held out to validate on"
         _log.warning("pairs: %d %s: %s", evaluated, what, flatters)
-    both = set(source_paths.split(config.pairs.files)) & set(source_paths.split(run.holder("sets").config.sets.mind))
+    both = set(source_paths.split(config.pairs.files)) & set(source_paths.split(run.owner("sets").config.sets.mind))
     if both and not config.sets.mind_split:
         way_out = "set config.sets.mind_split, or take other files"
         _log.warning("pairs: %s is trained on and evaluated on: %s; %s", ", ".join(sorted(both)), flatters, way_out)
@@ -116,53 +114,11 @@ def _warn(run: Run, evaluated: int) -> None:
 
 def _commits(config: ConfigDict) -> dict[str, Any]:
     """The commits of the data sets of the hub."""
-    values = [own.pairs[field] for own in sources.each(config).values() for field in ("files", *_WITH_TEXTS)]
+    fields = ("files", *source_pairs.WITH_TEXTS)
+    values = [own.pairs[field] for own in sources.each(config).values() for field in fields]
     named = [name for value in values for name in source_paths.split(value)]
     commits = {name: hub_datasets.commit(name) for name in named if hub_datasets.is_name(name)}
     return {"commits": commits} if commits else {}
-
-
-def teacher_inputs(path: str) -> Sequence[Path]:
-    """The file of a teacher's scores, if `config.pairs.teacher` names one."""
-    return source_paths.existing([Path(path)]) if path else ()
-
-
-def check_inputs(run: Run) -> None:
-    """Checks that there are labelled examples, each file by its beginning, and that the config goes with them.
-
-    Raises:
-      UserError: there are none, a file is missing or of no known format, or something goes by query where examples stay
-        apart.
-    """
-    config, pairs = run.config, run.config.pairs
-    divided_set = run.holder("sets").config.split.set
-    if not (pairs.files or pairs.sources or divided_set):
-        raise UserError(
-            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, config.pairs.sources to "
-            "several sources of them, or config.split.set to an evaluation set to divide, such as reqa"
-        )
-    for name, own in sources.each(config).items():
-        with sources.naming(name):
-            _check_files(own)
-    if pairs.sources:
-        source_pairs.check(config, divided_set)
-    for path in teacher_inputs(pairs.teacher):
-        teacher_scores.check_beginning(path)
-    what = "config.pairs.in_order=True keeps the order of" if pairs.in_order else ""
-    if not what and labelled_groups.are_apart(config):
-        what = "examples have the negatives of their page, or the scores of their record, in"
-    if what and (divided_set or pairs.positives):
-        other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={pairs.positives}"
-        raise UserError(f"{what} config.pairs.files, and {other} goes by query: set one of them back")
-
-
-def _check_files(config: ConfigDict) -> None:
-    for field in (*_WITH_TEXTS, "files", "teacher"):
-        either = None if field in ("collection", "files") else False
-        named = [name for name in source_paths.split(config.pairs[field]) if not hub_datasets.is_name(name)]
-        source_paths.checked(f"config.pairs.{field}", named, either)
-    for path in labelled_format.files(config.pairs.files):
-        labelled_format.check(path, labelled_groups.settings(config))
 
 
 def check_lone(config: ConfigDict) -> None:
@@ -196,9 +152,9 @@ def check_reader(writer: Run, reader: Run) -> None:
     """
     config = reader.config
     check_shards(config.data.lanes, writer.config.split.shards, "labelled pairs, config.split.shards")
-    miner = writer.holder("mine")
-    if "mine" in miner.config.stages and writer.holder("sets").config.split.set:
-        place = "" if miner.folder == reader.folder else miner.place
+    miner = writer.owner("mine")
+    if "mine" in miner.config.stages and writer.owner("sets").config.split.set:
+        place = "" if miner.folder == reader.folder else miner.display_path
         hard_negatives.check_drawn(config.data.negatives, miner.config.mine.negatives, place)
     source_pairs.check_written(config, writer)
     is_there, theirs = is_done(writer, "pairs"), sources.each(writer.config)
@@ -217,8 +173,8 @@ def check_reader(writer: Run, reader: Run) -> None:
         return
     if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(reader):
         raise UserError(
-            f"config.train.guide={named}: the labelled pairs of {writer.place} have not its embeddings: set it there "
-            "and make them again, or add 'pairs' to config.stages"
+            f"config.train.guide={named}: the labelled pairs of {writer.display_path} have not its embeddings: set it "
+            "there and make them again, or add 'pairs' to config.stages"
         )
 
 
@@ -237,14 +193,14 @@ STAGES.register(
     Stage(
         write_pairs,
         check_config=(check_lone,),
-        check=(libraries.check_training, check_inputs, Run.check_vocabulary, guide.check),
+        check=(libraries.check_training, source_pairs.check_inputs, Run.check_vocabulary, guide.check),
         check_reader=check_reader,
         fields=("split", "pairs", "sets.mind_split", "train.guide", *prefixes.FIELDS),
-        uses=("encode.batch_tokens",),
+        also_reads=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine", "teacher"),
         files=lambda run: [
             *labelled_groups.inputs(run.config),
-            *teacher_inputs(run.config.pairs.teacher),
+            *source_pairs.teacher_inputs(run.config.pairs.teacher),
             *guide.inputs(run),
             *run.vocabulary_inputs(),
         ],

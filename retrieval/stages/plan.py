@@ -302,7 +302,7 @@ STAGES.register(
     Stage(
         plan,
         check_config=(examples.check, check_recipe),
-        uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
-        leaves=("plan.json",),
+        also_reads=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
+        side_outputs=("plan.json",),
     ),
 )

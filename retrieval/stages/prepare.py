@@ -21,7 +21,7 @@ from retrieval.runs.fitting import data_warnings
 from retrieval.runs.fitting.examples import check_shards, unlabelled
 from retrieval.runs.pipeline.records import details, is_done
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.stage import STAGES, Fixed, Stage
+from retrieval.runs.pipeline.stage import STAGES, Protected, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def shards_of(run: Run) -> int:
       UserError: a file of a corpus that is yet to be prepared is missing.
     """
     summary = details(run, "prepare") or {}
-    return summary.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
+    return summary.get("shards") or number_of_shards(run.owner("prepare").config, run.lock)
 
 
 def check_reader(writer: Run, reader: Run) -> None:
@@ -139,6 +139,6 @@ STAGES.register(
         ),
         files=lambda run: inputs(run.config.corpus, run.config.vocab, run.lock),
         writes=("corpus",),
-        fixed=Fixed(),
+        protected=Protected(),
     ),
 )

@@ -29,8 +29,8 @@ def write_report(run: Run) -> None:
     """
     evaluated, searched = details(run, "evaluate"), details(run, "maxsim") or {}
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
-    of_stages = ((run.holder(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
-    folders = [run.holder("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
+    of_stages = ((run.owner(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
+    folders = [run.owner("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
     results = result_files.rows(folders)
     tables = [
         costs.table((evaluated or {}) | searched, results, folders),
@@ -42,7 +42,7 @@ def write_report(run: Run) -> None:
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     verify_written(run.folder, ["metrics"])
     run_report.write_report(run.folder, run.folder.name, results, tables, folders, compared)
-    _log.info("report: %s/report.html, and the same as report.md", run.place)
+    _log.info("report: %s/report.html, and the same as report.md", run.display_path)
 
 
 def _fused(evaluated: Details) -> list[tuple[str, str]]:
@@ -197,9 +197,9 @@ STAGES.register(
             Read("answer", optional=True),
             Read("tokens", optional=True),
             Read("maxsim", optional=True),
-            Read("prepare", loose=True),
-            Read("sets", loose=True),
+            Read("prepare", any_version=True),
+            Read("sets", any_version=True),
         ),
-        leaves=("report.md", "report.html", "plots"),
+        side_outputs=("report.md", "report.html", "plots"),
     ),
 )

@@ -138,9 +138,9 @@ def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | Non
 
 def reads(config: ConfigDict) -> list[str | Read]:
     """What is searched: an index, the texts that it was built from, and the model that embedded them."""
-    towers = [Read("encode", optional=True, same=True), Read("train", optional=True)]
+    towers = [Read("encode", optional=True, must_match=True), Read("train", optional=True)]
     others = [Read(kind.stage, optional=True) for kind in TRAINED.values() if kind.stage]
-    return ["index", Read("prepare", same=True), "sets", *towers, *others, *of_pairs(config)]
+    return ["index", Read("prepare", must_match=True), "sets", *towers, *others, *of_pairs(config)]
 
 
 STAGES.register(
@@ -148,7 +148,7 @@ STAGES.register(
     Stage(
         search,
         check=(check_towers, answering.check),
-        uses=USES,
+        also_reads=USES,
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=answering.fetch,

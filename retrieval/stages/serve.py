@@ -150,7 +150,7 @@ def limits(run: Run) -> "Limits":
 
 def name(run: Run) -> str:
     """What clients call the model."""
-    return run.config.serve.name or Path(run.place.rstrip("/")).name
+    return run.config.serve.name or Path(run.display_path.rstrip("/")).name
 
 
 def answers_of(function: Callable[[Run], None], check_packages: Callable[[ConfigDict], None]) -> Stage:
@@ -159,7 +159,7 @@ def answers_of(function: Callable[[Run], None], check_packages: Callable[[Config
         function,
         check_config=(check_packages, of_fields(check_hits, "serve.k", "evaluate.depth")),
         check=(check_keys, check_towers, check_reranker, answering.check),
-        uses=("serve", "encode.windows", *USES),
+        also_reads=("serve", "encode.windows", *USES),
         reads=reads,
         files=Run.vocabulary_inputs,
         fetch=fetch,

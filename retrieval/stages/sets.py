@@ -3,35 +3,22 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.common.errors import UserError, unknown_name
-from retrieval.config.fields import of_fields, values_of
+from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
-from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
+from retrieval.data.sets.set_format import Given, NamedSets, named_sets
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking.collection import CORPUS
 
 _log = logging.getLogger(__name__)
-
-
-class NamedSets(NamedTuple):
-    """What a config says about the evaluation sets of one format.
-
-    Attributes:
-      value: of the format's field in `config.sets`.
-      options: the fields that the format reads beside it.
-    """
-
-    form: SetFormat
-    value: Any
-    options: Options
 
 
 def write_sets(run: Run) -> dict[str, Any]:
@@ -42,7 +29,7 @@ def write_sets(run: Run) -> dict[str, Any]:
     """
     run.sets.mkdir(exist_ok=True)
     values: dict[str, RetrievalSet] = {}
-    for named in formats(run.config):
+    for named in named_sets(run.config):
         for value in named.form.read(named.value, Given(named.options, run.corpus, run.sets)):
             if not value.queries:
                 raise UserError(f"evaluation set '{value.name}' has no query")
@@ -77,19 +64,10 @@ def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
     return source_paths.existing([path for form, value, options in named for path in form.inputs(value, options)])
 
 
-def formats(config: ConfigDict) -> list[NamedSets]:
-    """The formats of the evaluation sets that a config names, each with what the config says about its sets."""
-    return [
-        NamedSets(form, value, values_of(config, form.options))
-        for form in all_sets()
-        if (value := config.sets.get(form.name))
-    ]
-
-
 def check_inputs(run: Run) -> None:
     """Checks the evaluation sets of a run."""
     config = run.config
-    check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
+    check(named_sets(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
 
 
 def check(named: Sequence[NamedSets], divided: str, *, has_base: bool, has_corpus: bool) -> None:
@@ -129,11 +107,6 @@ def check_split(split: ConfigDict) -> None:
         raise UserError(f"config.split.train and config.split.dev are both {split.dev}: validate on other judgements")
 
 
-def has_answers(named: Sequence[NamedSets], name: str) -> bool:
-    """Whether the questions of a judged evaluation set have answers."""
-    return any(form.has_answers(name, value, options) for form, value, options in named)
-
-
 def _check_divided(name: str, is_judged: dict[str, bool], has_base: bool) -> None:
     if name and name not in is_judged:
         of_base = "; sets of config.base do not count, name the set's files in config.sets" if has_base else ""
@@ -168,9 +141,9 @@ STAGES.register(
         check_config=(of_fields(check_split, "split"),),
         check=(check_inputs,),
         fields=("sets", "split", "pairs.format", "pairs.fields"),
-        uses=("pairs.queries", "pairs.collection"),
+        also_reads=("pairs.queries", "pairs.collection"),
         reads=("prepare",),
-        files=lambda run: [*inputs(formats(run.config)), *run.vocabulary_inputs()],
+        files=lambda run: [*inputs(named_sets(run.config)), *run.vocabulary_inputs()],
         writes=("sets", "training"),
     ),
 )

@@ -128,11 +128,11 @@ STAGES.register(
             *("teacher", "encode.shard_size", "split", *(f"pairs.{name}" for name in _PAIRS), "sets.mind_split"),
             *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
         ),
-        uses=("encode.batch_tokens",),
+        also_reads=("encode.batch_tokens",),
         reads=("prepare", "sets", "mine"),
         files=inputs,
         fetch=fetch,
         writes=(FOLDER,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

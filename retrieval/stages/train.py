@@ -22,7 +22,7 @@ from retrieval.runs.fitting.training_log import TrainingLog
 from retrieval.runs.fitting.training_setup import BAD_BATCHES, Setup
 from retrieval.runs.pipeline.records import is_done, read_own_record
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.stage import SEALED, STAGES, Fixed, Read, Stage
+from retrieval.runs.pipeline.stage import SEALED, STAGES, Protected, Read, Stage
 from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import frozen, loop, optimizer
 
@@ -41,8 +41,8 @@ def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     setup = training_setup.prepare(run)
     with contextlib.ExitStack() as stack:
-        if run.copy:  # in the end each host puts its bad batches on the store
-            stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.copy)
+        if run.remote:  # in the end each host puts its bad batches on the store
+            stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.remote)
         checkpoints = train_state.open_checkpoints(run.folder, setup.config, before=lambda: run.put("metrics"))
         newest = checkpoints.latest_step()
         setup = setup.planned(newest)
@@ -53,7 +53,7 @@ def train(run: Run) -> dict[str, Any]:
             if newest is not None:
                 state = state.restored(checkpoints, progress)
             step = train_state.make_step(setup.config, setup.model)
-            metrics = artefacts.followed(run.copy if run.copy and run.copy.writes else None, "metrics")
+            metrics = artefacts.followed(run.remote if run.remote and run.remote.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
             with metrics, ending.watch() as must_stop:
                 kind = kind_of(setup.config)
@@ -76,8 +76,8 @@ def train(run: Run) -> dict[str, Any]:
                     raise PreemptedError(
                         "interrupted after the last step, which is saved: the same command goes on from there"
                     )
-                if run.copy:
-                    run.copy.get(["checkpoints"])
+                if run.remote:
+                    run.remote.get(["checkpoints"])
     if setup.config.train.steps:
         _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
     return _details(setup, result, earlier, phase)
@@ -137,7 +137,7 @@ def check_data(run: Run) -> None:
         return
     config, stage = run.config, recipe_of(run.config).examples_of
     if labelled := examples.labelled(config):
-        writer = run.holder(stage)
+        writer = run.owner(stage)
         if stage not in writer.config.stages:
             raise UserError(
                 f"task '{labelled[0]}' has no example, for no stage writes {stage}: add '{stage}' to config.stages and "
@@ -150,7 +150,7 @@ def check_data(run: Run) -> None:
                 f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
-        STAGES["prepare"].check_reader(run.holder("prepare"), run)
+        STAGES["prepare"].check_reader(run.owner("prepare"), run)
     if kind := kind_of(config):
         kind.check_run(run)
 
@@ -186,7 +186,7 @@ def check_validation(config: ConfigDict) -> None:
 def read(config: ConfigDict) -> list[str | Read]:
     """What the stage reads: the corpus, labelled examples, and what a refresh needs."""
     kind = kind_of(config)
-    return ["prepare", recipe_of(config).examples_of, *(kind.needs if kind else ()), Read("sets", loose=True)]
+    return ["prepare", recipe_of(config).examples_of, *(kind.needs if kind else ()), Read("sets", any_version=True)]
 
 
 STAGES.register(
@@ -208,13 +208,13 @@ STAGES.register(
             *refresh_kind.settings(),
             *(f"loop.{name}" for name in _VALIDATION),
         ),
-        uses=("encode.batch_tokens", "encode.shard_size"),
+        also_reads=("encode.batch_tokens", "encode.shard_size"),
         reads=read,
         files=lambda run: [*initial_parameters.start_of(run.config).inputs(run), *run.vocabulary_inputs()],
         fetch=lambda run: initial_parameters.start_of(run.config).fetch(run),
-        leaves=(*_FOLLOWED, BAD_BATCHES, "profile"),
-        exchanged=(FOLDER,),
-        fixed=Fixed(("train.steps", "train.epochs", "train.minutes"), initial_parameters.decided),
-        everywhere=True,
+        side_outputs=(*_FOLLOWED, BAD_BATCHES, "profile"),
+        shared_between_hosts=(FOLDER,),
+        protected=Protected(("train.steps", "train.epochs", "train.minutes"), initial_parameters.decided),
+        on_every_host=True,
     ),
 )

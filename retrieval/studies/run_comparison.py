@@ -129,7 +129,7 @@ def read_run(place: str, name: str) -> FinishedRun:
     if not rows:
         raise UserError(f"{place}: the run has no results; --stage=evaluate makes them")
     config = preflight.read_config(folder)
-    run = Run(config, folder, Path(), copy=copy)
+    run = Run(config, folder, Path(), remote=copy)
     own = {stage: records.read_own_record(run, stage) for stage in config.stages}
     of_stages = {stage: record for stage, record in own.items() if record and record["done"]}
     sets = of_stages.get("sets")

@@ -15,7 +15,7 @@ from retrieval.common import files
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.config import experiment
 from retrieval.config.fields import values_of
-from retrieval.runs.pipeline import fixed, preflight, records, runner
+from retrieval.runs.pipeline import preflight, protected, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES
 from retrieval.runs.weights import trained_run
@@ -102,13 +102,13 @@ def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
     runs = {str(entry.run.folder): name for name, entry in table.items()}
     origins: dict[str, str] = {}
     for name, entry in table.items():  # after those that it needs
-        config, holder = entry.run.config, name
+        config, owner = entry.run.config, name
         while "train" not in config.stages and config.base in runs:
-            holder = runs[config.base]
-            config = table[holder].run.config
+            owner = runs[config.base]
+            config = table[owner].run.config
         is_trained = "train" in config.stages
         start = config.train.init_from if is_trained else config.base
-        start = runs.get(start, start) or (holder if is_trained else name)
+        start = runs.get(start, start) or (owner if is_trained else name)
         origins[name] = origins.get(start, start)
     return origins
 
@@ -121,7 +121,7 @@ def take_table(table: Mapping[str, Entry], folder: Path) -> None:
     """
     for name, entry in table.items():
         with _of_run(name):
-            fixed.check_run(entry.run)
+            protected.check_run(entry.run)
     folder.mkdir(parents=True, exist_ok=True)
     files.lock(folder)
     for name in table.keys() - finished(table):
@@ -148,7 +148,7 @@ def _is_current(run: Run, stage: str) -> bool:
     try:
         return records.is_current(run, stage)
     except (UserError, OSError):  # a file from outside has gone: what is done does without it
-        return records.stays(run, stage)
+        return records.is_fresh(run, stage)
 
 
 def select(table: Mapping[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:

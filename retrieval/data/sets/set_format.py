@@ -14,7 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from retrieval.common.errors import UserError, unknown_name
+from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths, tfds_source
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.sets import beir, relevance
@@ -144,3 +147,30 @@ def _named(folder: Path, options: Options) -> Sequence[tuple[str, str]]:
     of_divided = _OF_DIVIDED if folder.resolve().name == options[_DIVIDED] else ()
     names = [(_SPLITS, name) for name in options[_SPLITS]]
     return names + [(field, options[field]) for field in of_divided if options[field]]
+
+
+class NamedSets(NamedTuple):
+    """What a config says about the evaluation sets of one format.
+
+    Attributes:
+      value: of the format's field in `config.sets`.
+      options: the fields that the format reads beside it.
+    """
+
+    form: SetFormat
+    value: Any
+    options: Options
+
+
+def named_sets(config: ConfigDict) -> list[NamedSets]:
+    """The formats of the evaluation sets that a config names, each with what the config says about its sets."""
+    return [
+        NamedSets(form, value, values_of(config, form.options))
+        for form in all_sets()
+        if (value := config.sets.get(form.name))
+    ]
+
+
+def any_answers(named: Sequence[NamedSets], name: str) -> bool:
+    """Whether the questions of a judged evaluation set have answers."""
+    return any(form.has_answers(name, value, options) for form, value, options in named)

@@ -122,6 +122,6 @@ STAGES.register(
         reads=lambda config: ("prepare", "sets", "train", *of_pairs(config)),
         files=Run.vocabulary_inputs,
         writes=(FOLDER,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

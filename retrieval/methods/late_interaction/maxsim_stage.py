@@ -44,12 +44,12 @@ def maxsim(run: Run) -> dict[str, Any]:
     fields, folder, metrics = run.config.late, run.folder / FOLDER, run.config.evaluate.metrics
     names = set_names(run.sets)
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
-    rows, summary, encoded = [], {}, details(run.holder("tokens"), "tokens") or {}
+    rows, summary, encoded = [], {}, details(run.owner("tokens"), "tokens") or {}
     for name in names:
         place = run.sets / name
         of_set = encoded.get(name, {})
         costly = {key: of_set[key] for key in (costs.BYTES, costs.QUERY, costs.PASSAGE) if key in of_set}
-        opened = _Opened.of(beir.read_judged(place), run.holder("tokens").folder / TOKENS / name)
+        opened = _Opened.of(beir.read_judged(place), run.owner("tokens").folder / TOKENS / name)
         scores = []
         for value, group in itertools.groupby(_rank(run.config, opened, runs.get(name, {})), lambda each: each[0]):
             lists = [ranking for _, ranking in group]
@@ -149,7 +149,11 @@ def check(run: Run) -> None:
 
 def read(config: ConfigDict) -> Sequence[str | Read]:
     """What the stage reads: vectors, and the runs of `evaluate` where some are ranked."""
-    return [Read("sets", same=True), Read("tokens", required=True), *(["evaluate"] if config.late.systems else [])]
+    return [
+        Read("sets", must_match=True),
+        Read("tokens", required=True),
+        *(["evaluate"] if config.late.systems else []),
+    ]
 
 
 STAGES.register(

@@ -28,9 +28,9 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_fields import token_count
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
 from retrieval.runs.fitting import examples
-from retrieval.runs.fitting.validation import METRICS, labelled_pool
+from retrieval.runs.fitting.validation import labelled_pool
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.training.loop import Objective
@@ -49,7 +49,7 @@ class LateRecipe(PairRecipe):
     has_prefixes = True
     published_by = "late_interaction"
     gives = (BATCH_SCORES, SCORES)
-    metrics = METRICS
+    metrics = POOL_METRICS
     head = ("model.embed_dim",)
     options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean", "train.retrieved")
 
@@ -131,7 +131,7 @@ class LateRecipe(PairRecipe):
             depth = min(100 + bool(own), len(ids))
             lists = ranked(queries, documents, config.data.document_length, depth)
             _, rows_QK = metrics.drop_self_matches(*lists, pool.queries, own)
-            return metrics.evaluate(rows_QK, list(pool.queries), ids, pool.qrels, METRICS)
+            return metrics.evaluate(rows_QK, list(pool.queries), ids, pool.qrels, POOL_METRICS)
 
         return validate
 

@@ -102,7 +102,7 @@ class _LateModels(EncoderKind):
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`; with `late.exact`, or without one of `late.systems`, all are compared."""
-        maker = run.holder(self.stage)
+        maker = run.owner(self.stage)
         folder = maker.folder / FOLDER / CORPUS
         if not folder.exists():
             return None

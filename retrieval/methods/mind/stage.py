@@ -54,7 +54,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the set was made of other impressions.
     """
-    config = run.holder("sets").config.sets
+    config = run.owner("sets").config.sets
     news, behaviors = map(Path, source_paths.split(config.mind))
     trained_on = _trained_on(_learnt_files(run), behaviors)
     pages, history = _read(news, behaviors, trained_on, config.mind_split)
@@ -66,7 +66,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
             f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
         )
     rows = []
-    for system, scorer in _systems(collection, value, history, run.holder("index").config.index.words):
+    for system, scorer in _systems(collection, value, history, run.owner("index").config.index.words):
         scores = list(scorer(shown))
         lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
         name = system.replace(" ", "_")
@@ -125,7 +125,7 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
 
 def _learnt_files(run: Run) -> str:
     """`pairs.files` of the run that was trained. Where these have moved, this run's field names them."""
-    return run.config.pairs.files or run.holder("pairs").config.pairs.files
+    return run.config.pairs.files or run.owner("pairs").config.pairs.files
 
 
 def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
@@ -235,14 +235,14 @@ def inputs(mind: str, pair_files: str) -> Sequence[Path]:
 
 def check(run: Run) -> None:
     """Checks that there is a set of impressions, none of which the base has learnt from."""
-    shown, learnt = run.holder("sets"), run.holder("pairs")
+    shown, learnt = run.owner("sets"), run.owner("pairs")
     if not shown.config.sets.mind:
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
     if learnt.folder != run.folder and not _has_learnt_from(run, learnt):
         raise UserError(
-            f"config.pairs.files={run.config.pairs.files}: the impressions that {learnt.place} has learnt from tell "
-            f"what is popular, {learnt.config.pairs.files}; leave the field out, or name the same files where they are "
-            "if they have moved"
+            f"config.pairs.files={run.config.pairs.files}: the impressions that {learnt.display_path} has learnt from "
+            f"tell what is popular, {learnt.config.pairs.files}; leave the field out, or name the same files where "
+            "they are if they have moved"
         )
     if "pairs" in learnt.config.stages and learnt.folder != shown.folder:
         _check_time(shown.config.sets, _learnt_files(run), learnt)
@@ -275,13 +275,13 @@ def _check_time(shown: ConfigDict, labelled: str, learnt: Run) -> None:
     begins, ended = shown.mind_split, learnt.config.sets.mind_split
     if not ended:
         raise UserError(
-            f"{behaviors}: {learnt.place} has learnt from all of its impressions, and none is left to test on; set "
-            "config.sets.mind to others"
+            f"{behaviors}: {learnt.display_path} has learnt from all of its impressions, and none is left to test on; "
+            "set config.sets.mind to others"
         )
     if not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
         raise UserError(
-            f"config.sets.mind_split='{begins}': {learnt.place} has learnt from the impressions of {behaviors} before "
-            f"{ended}; set that time, or a later one"
+            f"config.sets.mind_split='{begins}': {learnt.display_path} has learnt from the impressions of {behaviors} "
+            f"before {ended}; set that time, or a later one"
         )
 
 
@@ -291,8 +291,8 @@ STAGES.register(
         rank_impressions,
         check=(check,),
         fields=("sets.mind", "sets.mind_split", "pairs.files"),
-        reads=(Read("sets", same=True), Read("encode", same=True), "index"),
-        files=lambda run: inputs(run.holder("sets").config.sets.mind, _learnt_files(run)),
+        reads=(Read("sets", must_match=True), Read("encode", must_match=True), "index"),
+        files=lambda run: inputs(run.owner("sets").config.sets.mind, _learnt_files(run)),
         writes=("impressions",),
     ),
 )

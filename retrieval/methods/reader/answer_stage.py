@@ -233,13 +233,13 @@ def _lines(read: _Read, best: Sequence[Sequence[Span]]) -> Iterator[str]:
 def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
     """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it."""
     source = _embedded_by(trainer)
-    hosts.on_first(lambda: bool(records.verify_written(source.holder("encode").folder, ["embeddings"])))
+    hosts.on_first(lambda: bool(records.verify_written(source.owner("encode").folder, ["embeddings"])))
     named = {name: open_collection(source, name) for name in names}
     embedded = {name: collection for name, collection in named.items() if collection.has_embeddings()}
     if not embedded:
         raise UserError(
-            f"system '{TUNED}': {source.holder('encode').place} has embedded none of the sets {', '.join(names)}: name "
-            "a base with the same sets, or another system in config.answer.systems"
+            f"system '{TUNED}': {source.owner('encode').display_path} has embedded none of the sets "
+            f"{', '.join(names)}: name a base with the same sets, or another system in config.answer.systems"
         )
     return embedded
 
@@ -274,20 +274,20 @@ def _trainer(run: Run) -> Run:
 
 def _embedded_by(trainer: Run) -> Run:
     """The run as the reader's stage `spans` saw it."""
-    return trainer.holder("spans").before("spans")
+    return trainer.owner("spans").as_seen_by("spans")
 
 
 def _searched(run: Run) -> list[Run]:
     """The run whose embeddings the reader's question tower searches, where it does."""
-    return [_embedded_by(_trainer(run)).holder("encode")] if TUNED in run.config.answer.systems else []
+    return [_embedded_by(_trainer(run)).owner("encode")] if TUNED in run.config.answer.systems else []
 
 
 def fetch(run: Run) -> None:
     """Copies down the reader, and what its question tower searches, where these are on a store."""
     READERS.fetch(run, run.config.answer.model, MODEL)
     for searched in _searched(run):
-        if searched.copy:
-            searched.copy.get(["embeddings"])
+        if searched.remote:
+            searched.remote.get(["embeddings"])
 
 
 def inputs(run: Run) -> list[Path]:
@@ -302,8 +302,8 @@ def check(run: Run) -> None:
     trainer = READERS.check(run, fields.model, MODEL)
     if TUNED in fields.systems and not trainer.config.train.early:
         raise UserError(
-            f"config.answer.systems names '{TUNED}', and {trainer.place} trains no question tower: set config.train."
-            "early=True there, or name another system"
+            f"config.answer.systems names '{TUNED}', and {trainer.display_path} trains no question tower: set "
+            "config.train.early=True there, or name another system"
         )
     if set(fields.systems) - {TUNED}:
         ranked_lists.check_evaluated(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
@@ -315,11 +315,11 @@ STAGES.register(
         answer,
         check=(check,),
         fields=("answer", "encode.shard_size"),
-        uses=("encode.batch_tokens",),
+        also_reads=("encode.batch_tokens",),
         reads=of_fields(ranked_lists.reads_runs, "answer.model"),
         files=inputs,
         fetch=fetch,
         writes=(FOLDER,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

@@ -106,23 +106,25 @@ class ReaderRecipe(Recipe):
 
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`: the examples, the question tower, and the candidates that it is trained with."""
-        config, spans = self.config, run.holder("spans")
+        config, spans = self.config, run.owner("spans")
         theirs, ours = (values_of(each, _WRITTEN_WITH) for each in (spans.config, config))
-        _check_same(f"the spans of {spans.place} were written with", theirs, ours)
+        _check_same(f"the spans of {spans.display_path} were written with", theirs, ours)
         if not self.retrieves:
             return
         towers = towers_of(run)
         if (kept := spans.config.spans.early) < config.spans.early:
             raise UserError(
-                f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates: take {kept} at most, "
-                "or make the spans anew"
+                f"config.spans.early={config.spans.early}: {spans.display_path} keeps {kept} candidates: take {kept} "
+                "at most, or make the spans anew"
             )
         check_towers(towers, _EARLY)
-        _check_same(f"the question tower of {towers.place} has", tower_fields(towers.config), tower_fields(config))
+        _check_same(
+            f"the question tower of {towers.display_path} has", tower_fields(towers.config), tower_fields(config)
+        )
         if (least := towers.config.data.query_length) > config.data.query_length:
             raise UserError(
-                f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
-                f"{least} tokens: set it to so many or more"
+                f"config.data.query_length={config.data.query_length}: the question tower of {towers.display_path} "
+                f"takes {least} tokens: set it to so many or more"
             )
         if start := _reader_before(run):
             try:
@@ -131,9 +133,9 @@ class ReaderRecipe(Recipe):
                 return
             if before.folder.resolve() != towers.folder.resolve():
                 raise UserError(
-                    f"{_START}={start.place}: its question tower was trained beside the embeddings of {before.place}, "
-                    f"and here they are of {towers.place}: take a config.base with the same towers, or start from "
-                    "another run"
+                    f"{_START}={start.display_path}: its question tower was trained beside the embeddings of "
+                    f"{before.display_path}, and here they are of {towers.display_path}: take a config.base with the "
+                    "same towers, or start from another run"
                 )
 
     def begin(self, run: Run, model: SpanReader) -> None:
@@ -182,15 +184,15 @@ RECIPES.register("reader", ReaderRecipe)
 
 def towers_of(run: Run) -> Run:
     """The run with the towers that embedded the paragraphs of a reader's run: the base of the stage `spans`."""
-    return run.holder("spans").before("spans").holder("train")
+    return run.owner("spans").as_seen_by("spans").owner("train")
 
 
 def check_towers(towers: Run, field: str) -> None:
     """Checks that a run has two towers whose paragraphs are one embedding each."""
     if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
         raise UserError(
-            f"{field} takes the question tower and the embeddings of paragraphs of config.base, and {towers.place} has "
-            "no towers: name a run that has, such as one of configs/proqa.py"
+            f"{field} takes the question tower and the embeddings of paragraphs of config.base, and "
+            f"{towers.display_path} has no towers: name a run that has, such as one of configs/proqa.py"
         )
 
 

@@ -22,6 +22,7 @@ from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.task import Compared, Retrieved, Rows
 from retrieval.recipes.towers import query_tokens
 from retrieval.runs.fitting.examples import check_shards
+from retrieval.runs.pairs import hard_negatives
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import indexes
@@ -57,7 +58,7 @@ def write_spans(run: Run) -> dict[str, Any]:
     Raises:
       UserError: a file or an index is not what it should be, or no question is left.
     """
-    config, fields, source = run.config, run.config.spans, run.before(FOLDER)
+    config, fields, source = run.config, run.config.spans, run.as_seen_by(FOLDER)
     names = set_names(run.sets)
     name = fields.set or config.split.set or (names[0] if len(names) == 1 else "")
     if name not in names:
@@ -73,7 +74,7 @@ def write_spans(run: Run) -> dict[str, Any]:
     with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as passages:
         early = None
         if fields.early:
-            early = EarlyCandidates(source.holder("train"), open_collection(source, name), passages, texts)
+            early = EarlyCandidates(source.owner("train"), open_collection(source, name), passages, texts)
         retrieved = _retrieved(questions, _searched(fields, source, name, texts), passages, fields.depth, early)
         making = Rows(vocabulary, config.data.query_length, config.data.document_length)
         statistics = task.write(retrieved, making, folder, config.split.shards, fields.asked)
@@ -146,7 +147,7 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> L
     """
     kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
     queries: Any = texts if kind.of_words else mine.embedded(source, name, texts)
-    options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
+    options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
     search = mine.open_search(kind, open_collection(source, name), options_of)
     for start in range(0, len(texts), _PART):
         yield from zip(*search(queries[start : start + _PART], deep))
@@ -235,21 +236,21 @@ def read(system: str, early: int) -> list[str | Read]:
     """What the stage reads: the texts, what is searched, and what the question tower is trained with."""
     of_tower = ("train", "encode") if early else ()
     searched = dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower))
-    return ["prepare", Read("sets", same=True), *(Read(stage, earlier=True) for stage in searched)]
+    return ["prepare", Read("sets", must_match=True), *(Read(stage, from_base_if_later=True) for stage in searched)]
 
 
 def check(run: Run) -> None:
     """Checks that there are questions, and passages with an index."""
-    config, fields, source = run.config, run.config.spans, run.before(FOLDER)
+    config, fields, source = run.config, run.config.spans, run.as_seen_by(FOLDER)
     if fields.early:
         if fields.early < fields.depth:
             raise UserError(
                 f"config.spans.early={fields.early} candidates begin with the config.spans.depth={fields.depth} "
                 "paragraphs that are read: raise the first or lower the second"
             )
-        recipe.check_towers(source.holder("train"), f"config.spans.early={fields.early}")
-    divided = run.holder("sets").config.split.set
-    if not fields.questions and not (divided and mine.has_answers(run, divided)):
+        recipe.check_towers(source.owner("train"), f"config.spans.early={fields.early}")
+    divided = run.owner("sets").config.split.set
+    if not fields.questions and not (divided and hard_negatives.has_answers(run, divided)):
         raise UserError(
             f"stage 'spans': config.split.set='{divided}' has no questions with answers: set it to an evaluation set "
             "that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
@@ -257,9 +258,13 @@ def check(run: Run) -> None:
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
         qa.check_beginning(path, config.sets.qa_patterns)
-    needed = [other.stage for other in read(fields.system, fields.early) if isinstance(other, Read) and other.earlier]
+    needed = [
+        other.stage
+        for other in read(fields.system, fields.early)
+        if isinstance(other, Read) and other.from_base_if_later
+    ]
     for need in needed:
-        if need not in source.holder(need).config.stages:
+        if need not in source.owner(need).config.stages:
             raise UserError(
                 f"config.spans.system={fields.system} with config.spans.early={fields.early} needs '{need}' before "
                 "'spans': add it there, or set config.base to a run that has it"

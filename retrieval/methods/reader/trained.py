@@ -66,10 +66,10 @@ class _Readers(TrainedKind):
     def check(self, run: Run, value: str, field: str) -> Run:
         """As `TrainedKind.check`."""
         trainer = super().check(run, value, field)
-        if trainer.holder("spans").config.spans.asked != self.with_questions:
+        if trainer.owner("spans").config.spans.asked != self.with_questions:
             theirs = "without" if self.with_questions else "with"
             raise UserError(
-                f"{field}: {trainer.place} trains a reader {theirs} questions: name one of config.spans.asked="
+                f"{field}: {trainer.display_path} trains a reader {theirs} questions: name one of config.spans.asked="
                 f"{self.with_questions}"
             )
         return trainer
@@ -220,7 +220,7 @@ def weight_of(run: Run, finder: SpanFinder) -> float:
 
 def _weight_of(run: Run, finder: SpanFinder, system: str) -> float:
     """The weight of the reader's score beside the scores of a system: what validation chose, or the one given."""
-    fields, owner, weight = run.config.answer, run.holder("answer"), weight_of(run, finder)
+    fields, owner, weight = run.config.answer, run.owner("answer"), weight_of(run, finder)
     if not fields.validation:
         return weight
     system = INDEXES[system].system if system in INDEXES else system

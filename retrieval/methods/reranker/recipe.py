@@ -26,8 +26,8 @@ from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, PairRecipe, abstract_model
-from retrieval.runs.fitting.validation import METRICS, LabelledPool, labelled_pool
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
+from retrieval.runs.fitting.validation import LabelledPool, labelled_pool
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.search.bm25 import Bm25Index
@@ -84,7 +84,7 @@ class RerankerRecipe(PairRecipe):
     head = ("model.classes",)
     options = (*PairRecipe.options, "model.classes")
     gives = (SCORES, CLASSES)
-    metrics = METRICS
+    metrics = POOL_METRICS
 
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
@@ -163,7 +163,7 @@ class RerankerRecipe(PairRecipe):
             scores_QK[is_result_QK] = encode_rows(rows, score(params), tokens, longest, mesh.size)[:, 0]
             order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
             ranked_QK = np.take_along_axis(rows_QK, order_QK, axis=1)
-            return metrics.evaluate(ranked_QK, queries, candidates, pool.qrels, METRICS)
+            return metrics.evaluate(ranked_QK, queries, candidates, pool.qrels, POOL_METRICS)
 
         return validate
 

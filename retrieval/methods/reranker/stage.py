@@ -60,7 +60,7 @@ def rerank(run: Run) -> dict[str, Any]:
     """
     fields, folder = run.config.rerank, run.folder / FOLDER
     runs = _runs(run, fields)
-    of_files = {file.system for file in ranked_lists.run_files(run.holder("evaluate").config.runs.files)}
+    of_files = {file.system for file in ranked_lists.run_files(run.owner("evaluate").config.runs.files)}
     reranker = None if is_system(fields.model) else RERANKERS.open(run, fields.model, _RERANKER)
     reranked = [
         _rerank_set(fields, run.sets / name, of_set, of_files, reranker, folder / "scores" / name)
@@ -271,11 +271,11 @@ STAGES.register(
         check_config=(of_fields(check_settings, "rerank"),),
         check=(check, devices.check),
         fields=("rerank", "evaluate.metrics", "model.dtype", "encode.shard_size"),
-        uses=("encode.batch_tokens",),
+        also_reads=("encode.batch_tokens",),
         reads=of_fields(ranked_lists.reads_runs, "rerank.model"),
         files=inputs,
         fetch=lambda run: RERANKERS.fetch(run, run.config.rerank.model, _RERANKER),
         writes=(FOLDER,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

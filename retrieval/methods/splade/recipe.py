@@ -22,7 +22,7 @@ from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, PairRecipe, build_model, check_sees_all
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, build_model, check_sees_all
 from retrieval.runs.fitting import validation
 from retrieval.runs.pipeline.run import Run
 from retrieval.training.candidates import of_embeddings
@@ -40,7 +40,8 @@ class SpladeRecipe(PairRecipe):
     has_prefixes = True
     gives = (EMBEDDINGS, SCORES)
     options = ("data.negatives", "model.sparse_queries", *(f"train.sparse.{name}" for name in _FIELDS))
-    metrics = validation.METRICS
+    metrics = POOL_METRICS
+    validator = "pool"
 
     def build(self, vocab_size: int) -> Splade:
         """A masked language model that weighs tokens."""
@@ -61,11 +62,6 @@ class SpladeRecipe(PairRecipe):
                 f"config.data.pack: {self.label} takes a text a row: set config.data.pack.query=0, "
                 "config.data.pack.document=0 and config.data.pack.auto=False"
             )
-
-    def check_validation(self) -> None:
-        """As `Recipe.check_validation`; also that something is held out to validate on."""
-        super().check_validation()
-        validation.check(self.config)
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

@@ -50,7 +50,7 @@ class _SparseModels(EncoderKind):
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
         """As `TrainedKind.over_passages`."""
-        maker, collection = run.holder(self.stage), open_collection(run, CORPUS)
+        maker, collection = run.owner(self.stage), open_collection(run, CORPUS)
         folder = maker.folder / NAME / CORPUS
         if not folder.exists():
             return None

@@ -276,11 +276,11 @@ def check(run: Run) -> None:
         return
     run.check_vocabulary()
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
-    trained = run.holder("train").config
+    trained = run.owner("train").config
     for name in ("query_length", "document_length"):
         if run.config.data[name] != trained.data[name]:
             raise UserError(
-                f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} has "
+                f"config.data.{name}={run.config.data[name]}: the model of {run.owner('train').display_path} has "
                 f"{trained.data[name]}, as in training; set that"
             )
 
@@ -309,11 +309,11 @@ STAGES.register(
             *("seed", "generate", "encode.corpus", "encode.shard_size"),
             *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
         ),
-        uses=("encode.batch_tokens",),
+        also_reads=("encode.batch_tokens",),
         reads=lambda config: ("prepare", "sets", *of_pairs(config), *ranked_lists.train_unless(config.generate.model)),
         files=inputs,
         fetch=fetch,
         writes=(GENERATED,),
-        everywhere=True,
+        on_every_host=True,
     ),
 )

@@ -371,5 +371,5 @@ def draws(run: Run) -> bool:
     config, stage = run.config, recipe_of(run.config).examples_of
     if config.train.steps or config.train.epochs:
         return True
-    writes = stage in run.holder(stage).config.stages if labelled(config) else True
+    writes = stage in run.owner(stage).config.stages if labelled(config) else True
     return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))

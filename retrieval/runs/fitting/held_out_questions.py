@@ -10,7 +10,7 @@ from retrieval.runs.pipeline.run import Run
 
 def split_set(run: Run) -> str | None:
     """The set whose questions were divided for fine-tuning."""
-    return run.holder("sets").config.split.set if run.training.exists() else None
+    return run.owner("sets").config.split.set if run.training.exists() else None
 
 
 def divided_set(run: Run) -> str:

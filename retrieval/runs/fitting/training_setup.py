@@ -129,8 +129,8 @@ def prepare(run: Run) -> Setup:
     trained = f", {(setup.parameters - fixed) / 1e6:.2f} million of them trained" if fixed else ""
     _log.info("model: %.1f million parameters%s on %d devices", setup.parameters / 1e6, trained, mesh.size)
     devices.tell_of_bits(jax.default_backend())
-    if run.copy:
-        devices.keep_programs_at(f"{run.copy.url}/cache/xla")
+    if run.remote:
+        devices.keep_programs_at(f"{run.remote.url}/cache/xla")
     drop_damaged(artefacts.checkpoints(run.folder))
     return setup
 

@@ -29,6 +29,7 @@ from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import metrics
+from retrieval.recipes.recipe import POOL_METRICS, VALIDATORS, Validator
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.runs.fitting import examples, held_out_questions
 from retrieval.runs.pipeline.run import Run
@@ -39,8 +40,6 @@ from retrieval.training import sharding
 _log = logging.getLogger(__name__)
 
 _BATCH = 64  # examples of `summed`, rounded up to whole devices
-
-METRICS = ("Success@1", "Success@10", "Success@100", "RR", "nDCG@10")
 
 
 class Pool(NamedTuple):
@@ -71,7 +70,7 @@ def check(config: ConfigDict) -> None:
 def make(
     run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, build: Callable[[ConfigDict, int], Any] = towers_of
 ) -> Callable[[Any], dict[str, float]]:
-    """A function from parameters to METRICS over a pool that stays the same; `build` is as of `Embedder`."""
+    """A function from parameters to POOL_METRICS over a pool that stays the same; `build` is as of `Embedder`."""
     config = run.config
     check(config)
     pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)
@@ -87,7 +86,7 @@ def make(
         index = windows.over_candidates(ExactIndex(windows_WE), owners_W)
         depth = min(100 + bool(pool.own), len(pool.candidates))
         _, rows_QK = metrics.drop_self_matches(*index.search(queries_QE, depth), pool.queries, pool.own)
-        return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
+        return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, POOL_METRICS)
 
     return validate
 
@@ -193,3 +192,6 @@ def _first_held_out(dataset: tf.data.Dataset, loop: ConfigDict, tested: int) -> 
         if len(pool.candidates) == loop.validate_candidates:
             break
     return pool if pool.queries else None
+
+
+VALIDATORS.register("pool", Validator(check, make))

@@ -16,6 +16,8 @@ from retrieval.data.sets import answers, beir, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
+from retrieval.data.sets.set_format import any_answers, named_sets
+from retrieval.runs.pipeline.run import Run
 from retrieval.search import mining as search_mining
 from retrieval.search.mining import Drawn, Rule
 
@@ -278,3 +280,33 @@ def mined_examples(
     for question, negatives in zip(questions, rows, strict=True):
         if len(negatives):
             yield Example(question.text, texts(question.positives), texts(negatives))
+
+
+def check_questions(run: Run) -> None:
+    """Checks that there are training questions to mine for.
+
+    Raises:
+      UserError: no set is divided, its questions have no answers where these are asked for, or training is to mine for
+        questions of files anew, whose candidates are no set.
+    """
+    if not (name := run.owner("sets").config.split.set):
+        raise UserError(
+            "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
+            "evaluation set to divide, such as reqa"
+        )
+    if run.config.mine.answers and not has_answers(run, name):
+        raise UserError(
+            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
+            f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
+        )
+    if run.config.mine.refresh_every and (paths := run.owner("pairs").config.pairs.files):
+        raise UserError(
+            f"config.mine.refresh_every={run.config.mine.refresh_every} mines for the questions of config.split.set "
+            f"alone, and config.pairs.files={paths} has others: set one of the two to nothing"
+        )
+
+
+def has_answers(run: Run, name: str) -> bool:
+    """Whether the questions of the set that is divided, or is to be, have answers."""
+    written = (run.training / beir.ANSWERS).is_file()
+    return written or any_answers(named_sets(run.owner("sets").config), name)

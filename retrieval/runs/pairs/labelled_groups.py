@@ -50,7 +50,7 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
     divides = run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
     has_mined = divides and run.negatives.exists()
-    least = run.holder("mine").config.mine.negatives if has_mined else 0  # all that were mined
+    least = run.owner("mine").config.mine.negatives if has_mined else 0  # all that were mined
     with _opened(config, folder, every, least, of_set) as opened:
         yield opened, opened.counts
 
@@ -90,7 +90,7 @@ def check_files(writer: Run, negatives: int, batch_size: int) -> None:
       UserError: none has a negative, there are fewer than a batch takes, or one of the first is broken.
     """
     config, positives, has_negative = writer.config, 0, not negatives or writer.config.pairs.keep_lone
-    if writer.holder("sets").config.split.set or not config.pairs.files:
+    if writer.owner("sets").config.split.set or not config.pairs.files:
         return
     for path in _paths(config):
         for example in labelled_format.sample(path, settings(config)):
@@ -155,7 +155,7 @@ def check_scores(writer: Run, config: ConfigDict) -> None:
     Raises:
       UserError: they do not, or validation would look for the right documents of pairs with a score.
     """
-    divided, of_files = writer.holder("sets").config.split.set, shapes(writer.config)
+    divided, of_files = writer.owner("sets").config.split.set, shapes(writer.config)
     has_scores, is_scored = ([getattr(shape, what) for _, shape in of_files] for what in ("has_scores", "is_scored"))
     whose = writer.config.pairs.files if of_files else f"config.split.set={divided}"
     has_teacher = bool(writer.teacher_scores) or (all(has_scores) and not divided)

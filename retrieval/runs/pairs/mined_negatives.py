@@ -26,7 +26,6 @@ from retrieval.runs.pairs.hard_negatives import Mined, Mining, Question, Searche
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import mine
 
 
 class Layout(NamedTuple):
@@ -77,7 +76,7 @@ class NegativesRefresh(RefreshKind):
 
     def check_run(self, run: Run) -> None:
         """Checks that there are training questions to mine for."""
-        mine.check_questions(run)
+        hard_negatives.check_questions(run)
 
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
         """A version is mined for a share of the questions, and may be too small where version 0 is not."""
@@ -98,7 +97,7 @@ class NegativesRefresh(RefreshKind):
         Raises:
           UserError: no question has a negative, or too few for a batch.
         """
-        config, writer = run.config, run.holder("pairs").config
+        config, writer = run.config, run.owner("pairs").config
         least = 0 if examples.unlabelled(config) else config.train.batch_size
         layout = Layout(writer.split.seed, writer.split.shards, writer.pairs.positives, least)
         mining = hard_negatives.mining_of(config.mine, config.split.seed)

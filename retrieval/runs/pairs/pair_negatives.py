@@ -24,7 +24,7 @@ from retrieval.data.labelled import grouping
 from retrieval.data.sets import beir, trec
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
-from retrieval.runs.pairs import hard_negatives, labelled_groups
+from retrieval.runs.pairs import hard_negatives, labelled_groups, source_pairs
 from retrieval.runs.pairs.guided_pairs import Distinct
 from retrieval.runs.pairs.hard_negatives import Lists, Question, Searched
 from retrieval.runs.pipeline.run import Run
@@ -32,7 +32,6 @@ from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES
 from retrieval.runs.weights.trained_model import TRAINED, PairScorer, TrainedKind
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import pairs
 
 # The fields that decide which pairs and embeddings there are.
 FIELDS = (
@@ -162,7 +161,7 @@ def check(run: Run) -> None:
     if not hosts.is_alone():
         raise UserError(f"config.mine.model={config.mine.model}: one host mines for pairs; leave --multihost out")
     source_paths.checked("config.pairs.collection", source_paths.split(config.pairs.collection), False)
-    pairs.check_inputs(run)
+    source_pairs.check_inputs(run)
     for kind, model, field in models(config):
         kind.check(run, model, field)
 

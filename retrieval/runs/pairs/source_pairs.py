@@ -2,14 +2,17 @@
 
 import functools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
+from retrieval.common.runtime import hub_datasets
 from retrieval.config.fields import values_of
-from retrieval.data.labelled import labelled_format, pair_shards, sources
+from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import labelled_format, pair_shards, sources, teacher_scores
 from retrieval.data.labelled.grouping import Groups
 from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
 from retrieval.data.labelled.pair_shards import GuideRows, KnownPositives
@@ -23,6 +26,7 @@ from retrieval.runs.pipeline.run import Run
 
 _log = logging.getLogger(__name__)
 
+WITH_TEXTS = ("queries", "collection")  # fields that name the texts of ids
 _SUMS = ("pairs", "pairs with negatives", "positives left out")
 
 
@@ -106,8 +110,8 @@ def check_written(config: ConfigDict, writer: Run) -> None:
     if ours != theirs:
         name = next((name for name in (*theirs, *ours) if ours.get(name) != theirs.get(name)), "")
         raise UserError(
-            f"config.{sources.FIELD}: source '{name}' is not as in {writer.place}, whose pairs are trained on: take "
-            "the files and prompts from there, or make pairs of this run's own, with 'pairs' in config.stages"
+            f"config.{sources.FIELD}: source '{name}' is not as in {writer.display_path}, whose pairs are trained on: "
+            "take the files and prompts from there, or make pairs of this run's own, with 'pairs' in config.stages"
         )
 
 
@@ -142,3 +146,46 @@ def check(config: ConfigDict, divided_set: str) -> None:
                 f"source '{name}': {own.pairs.files} has scores of each record, and config.pairs.positives="
                 f"{config.pairs.positives} goes by query: set that to 0"
             )
+
+
+def teacher_inputs(path: str) -> Sequence[Path]:
+    """The file of a teacher's scores, if `config.pairs.teacher` names one."""
+    return source_paths.existing([Path(path)]) if path else ()
+
+
+def check_inputs(run: Run) -> None:
+    """Checks that there are labelled examples, each file by its beginning, and that the config goes with them.
+
+    Raises:
+      UserError: there are none, a file is missing or of no known format, or something goes by query where examples stay
+        apart.
+    """
+    config, pairs = run.config, run.config.pairs
+    divided_set = run.owner("sets").config.split.set
+    if not (pairs.files or pairs.sources or divided_set):
+        raise UserError(
+            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, config.pairs.sources to "
+            "several sources of them, or config.split.set to an evaluation set to divide, such as reqa"
+        )
+    for name, own in sources.each(config).items():
+        with sources.naming(name):
+            _check_files(own)
+    if pairs.sources:
+        check(config, divided_set)
+    for path in teacher_inputs(pairs.teacher):
+        teacher_scores.check_beginning(path)
+    what = "config.pairs.in_order=True keeps the order of" if pairs.in_order else ""
+    if not what and labelled_groups.are_apart(config):
+        what = "examples have the negatives of their page, or the scores of their record, in"
+    if what and (divided_set or pairs.positives):
+        other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={pairs.positives}"
+        raise UserError(f"{what} config.pairs.files, and {other} goes by query: set one of them back")
+
+
+def _check_files(config: ConfigDict) -> None:
+    for field in (*WITH_TEXTS, "files", "teacher"):
+        either = None if field in ("collection", "files") else False
+        named = [name for name in source_paths.split(config.pairs[field]) if not hub_datasets.is_name(name)]
+        source_paths.checked(f"config.pairs.{field}", named, either)
+    for path in labelled_format.files(config.pairs.files):
+        labelled_format.check(path, labelled_groups.settings(config))

@@ -18,18 +18,18 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
       UserError: a store does not answer, or a record there is damaged.
     """
     for name in names:  # what is here of an unfinished stage is of use where its record here was that of the store
-        if run.copy and f"stages/{name}.json" in run.copy.changed and not is_done(run, name):
-            run.copy.drop(run.copy.looks(STAGES[name].writes))
+        if run.remote and f"stages/{name}.json" in run.remote.changed and not is_done(run, name):
+            run.remote.drop(run.remote.looks(STAGES[name].writes))
     for written in _by_folder(run, names).values() if any(of.copy for of in run.chain) else ():
         tops: list[str] = []
         sums: dict[str, str] = {}
-        for name, holder in written.items():
-            tops += STAGES[name].leaves
-            if is_done(holder, name):
+        for name, owner in written.items():
+            tops += STAGES[name].side_outputs
+            if is_done(owner, name):
                 tops += STAGES[name].writes
-                sums |= record_of(holder, name)["outputs"]
-        if holder.copy:
-            holder.copy.get(tops, sums)
+                sums |= record_of(owner, name)["outputs"]
+        if owner.remote:
+            owner.remote.get(tops, sums)
     for name in names:
         STAGES[name].fetch(run)
 
@@ -44,14 +44,14 @@ def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
       UserError: a file cannot be copied, or is not what was written.
     """
     if not hosts.is_first():  # the first one has it
-        if run.copy:
-            run.copy.refresh()
+        if run.remote:
+            run.remote.refresh()
         bring(run, [name])
-    if hosts.is_alone() or not run.copy:
+    if hosts.is_alone() or not run.remote:
         yield
         return
     stage = STAGES[name]
-    with hosts.sharing(Exchange(run.copy, (*stage.writes, *stage.exchanged))):
+    with hosts.sharing(Exchange(run.remote, (*stage.writes, *stage.shared_between_hosts))):
         yield
 
 
@@ -63,11 +63,11 @@ def _by_folder(run: WorkDirectory, names: Sequence[str]) -> dict[Path, dict[str,
     read: dict[Path, dict[str, WorkDirectory]] = {}
     pending = [(name, run) for name in names]
     while pending:
-        name, holder = pending.pop()
-        is_read = name in names or name in holder.config.stages or is_done(holder, name)
-        if is_read and name not in read.setdefault(holder.folder, {}):
-            read[holder.folder][name] = holder
-            for below, of in needs(holder, name):
+        name, owner = pending.pop()
+        is_read = name in names or name in owner.config.stages or is_done(owner, name)
+        if is_read and name not in read.setdefault(owner.folder, {}):
+            read[owner.folder][name] = owner
+            for below, of in needs(owner, name):
                 if below.is_optional:
                     read.setdefault(of.folder, {}).setdefault(below.stage, of)
                 else:

@@ -59,28 +59,28 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
         if any(readers_of(field, [name]) for name in dict.fromkeys((*names, *run.config.stages))):
             continue
         readers = readers_of(field)
-        if readers and field not in _READ_BY_ALL and all(run.holder(name) is run for name in readers):
+        if readers and field not in _READ_BY_ALL and all(run.owner(name) is run for name in readers):
             _log.info("config.%s: no stage of this run reads it, only --stage=%s would", field, ",".join(readers))
         for name in readers:
-            holder = run.holder(name)
-            if holder is not run and _value(holder.config, field) != _value(run.config, field):
+            owner = run.owner(name)
+            if owner is not run and _value(owner.config, field) != _value(run.config, field):
                 raise UserError(
                     f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
-                    f"{holder.place}: set it there, or add '{name}' to config.stages"
+                    f"{owner.display_path}: set it there, or add '{name}' to config.stages"
                 )
 
 
 def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> None:
     """A base's stage has decided some fields for all who read its output, such as the sizes of a trained model."""
     for name in sorted({name for base in run.chain[1:] for name in base.config.stages if name in STAGES}):
-        holder, fixed = run.holder(name), STAGES[name].fixed
-        if holder is run or not is_among(fixed.decides(holder.config) if fixed else (), field):
+        owner, fixed = run.owner(name), STAGES[name].protected
+        if owner is run or not is_among(fixed.decides(owner.config) if fixed else (), field):
             continue
         reads_itself = any(reader in names for reader in readers_of(field) if not _reads_output(run, reader, name))
-        if not reads_itself and _value(holder.config, field) != _value(run.config, field):
+        if not reads_itself and _value(owner.config, field) != _value(run.config, field):
             raise UserError(
-                f"config.{field}: stage '{name}' of {holder.place} ran with another value, and what it made is used as "
-                f"it is: leave it out, or run '{name}' anew, in a --workdir of its own"
+                f"config.{field}: stage '{name}' of {owner.display_path} ran with another value, and what it made is "
+                f"used as it is: leave it out, or run '{name}' anew, in a --workdir of its own"
             )
 
 

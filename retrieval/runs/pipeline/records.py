@@ -1,7 +1,7 @@
 """Records of stages: what each was made from, whether it is done, and the sums of what it wrote.
 
 A record has the values of the fields, the sums of the files and the identities of the outputs that its stage read. They
-are its fingerprint: a stage whose fingerprint is that of now is up to date, wherever its inputs lie. `stands_on` has
+are its fingerprint: a stage whose fingerprint is that of now is up to date, wherever its inputs lie. `lineage` has
 further the identities of what these outputs were made from, so that nobody reads two outputs side by side which were
 made from different sets, or with different models.
 """
@@ -27,7 +27,7 @@ def read_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     Raises:
       UserError: the file is not what was written.
     """
-    return read_own_record(run.holder(stage), stage)
+    return read_own_record(run.owner(stage), stage)
 
 
 def record_of(run: WorkDirectory, stage: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def record_of(run: WorkDirectory, stage: str) -> dict[str, Any]:
       UserError: it has not, or as `read_record`.
     """
     if (record := read_record(run, stage)) is None:
-        raise UserError(f"stage '{stage}' has no record in {run.holder(stage).place}: --stage={stage} makes it")
+        raise UserError(f"stage '{stage}' has no record in {run.owner(stage).display_path}: --stage={stage} makes it")
     return record
 
 
@@ -50,7 +50,7 @@ def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     path = run.own_record(stage)
     if not path.exists():
         return None
-    return _read(path, f"{run.place}/stages/{path.name}")
+    return _read(path, f"{run.display_path}/stages/{path.name}")
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def needs(run: WorkDirectory, name: str) -> list[tuple[Read, WorkDirectory]]:
     """What a stage reads, each with the run that has it: what is optional only where it has been made."""
     outputs = []
     for read in reads_of(name, run.config):
-        holder = (run.before(name) if read.earlier else run).holder(read.stage)
-        if not read.is_optional or is_done(holder, read.stage):
-            outputs.append((read, holder))
+        owner = (run.as_seen_by(name) if read.from_base_if_later else run).owner(read.stage)
+        if not read.is_optional or is_done(owner, read.stage):
+            outputs.append((read, owner))
     return outputs
 
 
@@ -118,7 +118,7 @@ def identity(record: Mapping[str, Any]) -> str:
     return files.fingerprint(record.get("outputs") or record["inputs"])
 
 
-def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def fingerprint(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """The fingerprint of a stage: values of fields, sums of files, and the identities of what it reads.
 
     Args:
@@ -132,24 +132,24 @@ def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] |
     }
 
 
-def stands_on(run: WorkDirectory, name: str) -> dict[str, str]:
+def lineage(run: WorkDirectory, name: str) -> dict[str, str]:
     """The identities of what a stage reads now and of what that was made from.
 
     A model stands on nothing: it is what was trained on what there was. What is read of a base, because the run makes
     its own later, is not of this run.
     """
     identities: dict[str, str] = {}
-    for read, holder in needs(run, name):
-        record = None if read.earlier or read.loose else read_record(holder, read.stage)
+    for read, owner in needs(run, name):
+        record = None if read.from_base_if_later or read.any_version else read_record(owner, read.stage)
         if record:
-            identities |= {} if STAGES[read.stage].fixed else record.get("stands_on", {})
+            identities |= {} if STAGES[read.stage].protected else record.get("stands_on", {})
             identities[read.stage] = identity(record)
     return identities
 
 
 def is_current(run: WorkDirectory, name: str) -> bool:
     """Whether the fingerprint of a finished stage is that of now."""
-    return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name)
+    return is_done(run, name) and record_of(run, name)["inputs"] == fingerprint(run, name)
 
 
 def is_written(run: WorkDirectory, name: str) -> bool:
@@ -178,7 +178,7 @@ def changed_fields(
     return {field: (old.get(field), new.get(field)) for field in {**old, **new} if old.get(field) != new.get(field)}
 
 
-def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> list[tuple[str, WorkDirectory]]:
+def stale_stages(run: WorkDirectory, name: str, before: Collection[str] = ()) -> list[tuple[str, WorkDirectory]]:
     """The finished stages that a stage will read and that have read something else than there is now, with their runs.
 
     Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
@@ -188,19 +188,19 @@ def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> lis
       before: stages of the run that are to run before: what they make again counts as changed.
     """
     stale: list[tuple[str, WorkDirectory]] = []
-    for read, holder in needs(run, name):
-        need, is_own = read.stage, holder.folder == run.folder
-        whole = run if is_own else holder  # what is read of earlier sees its own run without what comes later
-        if read.loose or not is_done(whole, need) or (is_own and need in before) or STAGES[need].fixed:
+    for read, owner in needs(run, name):
+        need, is_own = read.stage, owner.folder == run.folder
+        whole = run if is_own else owner  # what is read of earlier sees its own run without what comes later
+        if read.any_version or not is_done(whole, need) or (is_own and need in before) or STAGES[need].protected:
             continue
         made = record_of(whole, need)["inputs"]["stages"]
         if made != _identities(whole, need) or (is_own and _changes(run, need, before)):
             stale.append((need, whole))
     is_idle = stale and is_current(run, name) and not _changes(run, name, before)
-    return [] if is_idle and not STAGES[name].always else stale
+    return [] if is_idle and not STAGES[name].always_runs else stale
 
 
-class Mixed(NamedTuple):
+class Inconsistent(NamedTuple):
     """Two outputs that a stage would read, of which one was made from another version of the other.
 
     Attributes:
@@ -209,36 +209,36 @@ class Mixed(NamedTuple):
     """
 
     stage: str
-    holder: WorkDirectory
+    owner: WorkDirectory
     other: str
     ours: WorkDirectory
 
 
-def mixed(run: WorkDirectory, name: str) -> Mixed | None:
+def inconsistent(run: WorkDirectory, name: str) -> Inconsistent | None:
     """What a stage would read of a base that does not fit what it reads beside it; None where all fits.
 
     That was made with another model than this run's, or from other sets or passages than those that are read.
     """
-    reads = [(read, holder) for read, holder in needs(run, name) if not read.loose]
-    for read, holder in reads:
-        if holder.folder == run.folder or STAGES[read.stage].fixed:
-            continue  # what is older of one run, `outdated` says
-        view = run.before(name) if read.earlier else run
-        for below, theirs in needs(holder, read.stage):
-            ours = view.holder(below.stage)
-            if _is_model(below.stage) and not below.earlier and ours.folder != theirs.folder:
-                return Mixed(read.stage, holder, below.stage, ours)
-        made_of = (read_record(holder, read.stage) or {}).get("stands_on", {})
+    reads = [(read, owner) for read, owner in needs(run, name) if not read.any_version]
+    for read, owner in reads:
+        if owner.folder == run.folder or STAGES[read.stage].protected:
+            continue  # what is older of one run, `stale_stages` says
+        view = run.as_seen_by(name) if read.from_base_if_later else run
+        for below, theirs in needs(owner, read.stage):
+            ours = view.owner(below.stage)
+            if _is_model(below.stage) and not below.from_base_if_later and ours.folder != theirs.folder:
+                return Inconsistent(read.stage, owner, below.stage, ours)
+        made_of = (read_record(owner, read.stage) or {}).get("stands_on", {})
         for same, ours in reads:
-            if same.same and same.stage in made_of and not _is_same(same.stage, ours, holder, made_of[same.stage]):
-                return Mixed(read.stage, holder, same.stage, ours)
+            if same.must_match and same.stage in made_of and not _is_same(same.stage, ours, owner, made_of[same.stage]):
+                return Inconsistent(read.stage, owner, same.stage, ours)
     return None
 
 
 def _is_model(name: str) -> bool:
     """Whether a stage trains a model: no two trainings give the same."""
-    fixed = STAGES[name].fixed
-    return fixed is not None and bool(fixed.grows)
+    protected = STAGES[name].protected
+    return protected is not None and bool(protected.extendable)
 
 
 def _is_same(name: str, ours: WorkDirectory, theirs: WorkDirectory, made: str) -> bool:
@@ -246,32 +246,32 @@ def _is_same(name: str, ours: WorkDirectory, theirs: WorkDirectory, made: str) -
     if record := read_record(ours, name):
         return identity(record) == made
     models = [read.stage for read, _ in needs(ours, name) if _is_model(read.stage)]
-    return all(ours.holder(model).folder == theirs.holder(model).folder for model in models)
+    return all(ours.owner(model).folder == theirs.owner(model).folder for model in models)
 
 
-def to_make(run: WorkDirectory, names: Collection[str]) -> list[str]:
+def stages_to_rerun(run: WorkDirectory, names: Collection[str]) -> list[str]:
     """Some stages of a run, and all others of it that have to run first, in the order in which they run.
 
     Those are stages that have not run, or ran with other fields, or read what one of them makes. A model does not
-    become stale, as `outdated` says.
+    become stale, as `stale_stages` says.
     """
-    chosen = set(names).union(*(_to_make_before(run, name, names) for name in names))
+    chosen = set(names).union(*(_to_rerun_before(run, name, names) for name in names))
     return [name for name in dict.fromkeys((*run.config.stages, *in_order(chosen, run.config))) if name in chosen]
 
 
-def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> set[str]:
+def _to_rerun_before(run: WorkDirectory, name: str, names: Collection[str]) -> set[str]:
     chosen: set[str] = set()
-    for read, holder in needs(run, name):
-        need, is_own = read.stage, holder.folder == run.folder and read.stage in run.config.stages
-        if not is_own or read.is_optional or (STAGES[need].fixed and is_done(run, need)):
+    for read, owner in needs(run, name):
+        need, is_own = read.stage, owner.folder == run.folder and read.stage in run.config.stages
+        if not is_own or read.is_optional or (STAGES[need].protected and is_done(run, need)):
             continue
-        before = _to_make_before(run, need, names)
-        if before or not stays(run, need) or (need in names and not is_current(run, need)):
+        before = _to_rerun_before(run, need, names)
+        if before or not is_fresh(run, need) or (need in names and not is_current(run, need)):
             chosen |= before | {need}
     return chosen
 
 
-def stays(run: WorkDirectory, name: str) -> bool:
+def is_fresh(run: WorkDirectory, name: str) -> bool:
     """`is_current` without a look at files from outside of the work directories, which may have gone."""
     is_same = is_done(run, name) and not changed_fields(run, name)
     return is_same and record_of(run, name)["inputs"]["stages"] == _identities(run, name)
@@ -307,13 +307,13 @@ def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
 
 def _identities(run: WorkDirectory, name: str) -> dict[str, str]:
     """Of what a stage reads and a run has begun to make: name -> identity."""
-    made = ((read.stage, read_record(holder, read.stage)) for read, holder in needs(run, name) if not read.is_optional)
+    made = ((read.stage, read_record(owner, read.stage)) for read, owner in needs(run, name) if not read.is_optional)
     return {stage: identity(record) for stage, record in made if record}
 
 
 def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
     """Whether some stages, which run before, make anew what a stage reads."""
-    read = [read.stage for read, holder in needs(run, name) if holder.folder == run.folder and read.stage in before]
+    read = [read.stage for read, owner in needs(run, name) if owner.folder == run.folder and read.stage in before]
     return any(not is_current(run, need) or _changes(run, need, before) for need in read)
 
 

@@ -17,12 +17,12 @@ class Run(WorkDirectory):
     @property
     def prepares(self) -> bool:
         """Whether there is a stage, the run's own or one of its base, that prepares a corpus."""
-        return "prepare" in self.holder("prepare").config.stages
+        return "prepare" in self.owner("prepare").config.stages
 
     @property
     def corpus(self) -> Path:
         """Shards, vocabulary and statistics."""
-        return self.holder("prepare").folder / "corpus"
+        return self.owner("prepare").folder / "corpus"
 
     @property
     def vocabulary(self) -> Path | None:
@@ -30,7 +30,7 @@ class Run(WorkDirectory):
 
         That is the field of the first of the chain that sets it, and the file may be missing; None where none does.
         """
-        runs = [self.holder("prepare")] if self.prepares else self.chain
+        runs = [self.owner("prepare")] if self.prepares else self.chain
         value = next((run.config.vocab for run in runs if run.config.vocab), "")
         return vocabularies.find(self.corpus) or vocabularies.named(value)
 
@@ -71,7 +71,7 @@ class Run(WorkDirectory):
                 "folder of BERT's weights, or config.base to a run that has one, or add 'prepare' to config.stages"
             )
         vocabulary = vocabularies.load(self.vocabulary or self.corpus)
-        if self.holder("train").config.data.append_eos:
+        if self.owner("train").config.data.append_eos:
             vocabulary.append_eos()
         return vocabulary
 
@@ -82,38 +82,38 @@ class Run(WorkDirectory):
         Raises:
           UserError: it cannot be read.
         """
-        return len(self.load_vocabulary()) if self.vocabulary else self.holder("prepare").config.prepare.vocab_size
+        return len(self.load_vocabulary()) if self.vocabulary else self.owner("prepare").config.prepare.vocab_size
 
     @property
     def sets(self) -> Path:
         """One BEIR folder per evaluation set."""
-        return self.holder("sets").folder / "sets"
+        return self.owner("sets").folder / "sets"
 
     @property
     def training(self) -> Path:
         """The judgements for fine-tuning, a BEIR folder: those to train on and those held out of them."""
-        return self.holder("sets").folder / "training"
+        return self.owner("sets").folder / "training"
 
     @property
     def negatives(self) -> Path:
         """Mined negatives of the training questions, as JSON lines."""
-        return self.holder("mine").folder / "negatives"
+        return self.owner("mine").folder / "negatives"
 
     @property
     def pairs(self) -> Path:
         """The shards for fine-tuning."""
-        return self.holder("pairs").folder / "pairs"
+        return self.owner("pairs").folder / "pairs"
 
     def labelled(self, stage: str) -> Path:
         """The shards of labelled examples that a stage writes, such as `pairs` or `spans`."""
-        return self.holder(stage).folder / stage
+        return self.owner(stage).folder / stage
 
     @property
     def teacher_scores(self) -> Path | None:
         """The scores of a teacher: those that the config names, or those of the stage `teacher`; None without one."""
         if self.config.pairs.teacher:
             return Path(self.config.pairs.teacher)
-        teacher = self.holder("teacher")
+        teacher = self.owner("teacher")
         return teacher.folder / "teacher" / "scores.jsonl" if "teacher" in teacher.config.stages else None
 
     @property
@@ -124,7 +124,7 @@ class Run(WorkDirectory):
     @property
     def checkpoints(self) -> Path:
         """Orbax steps."""
-        return self.holder("train").folder / "checkpoints"
+        return self.owner("train").folder / "checkpoints"
 
     @property
     def passages(self) -> list[Path]:
@@ -134,8 +134,8 @@ class Run(WorkDirectory):
 
     def embeddings(self, name: str, system: str) -> Path:
         """Embeddings of a set (or of the corpus) by one model."""
-        return self.holder("encode").folder / "embeddings" / name / system
+        return self.owner("encode").folder / "embeddings" / name / system
 
     def index(self, name: str, kind: str) -> Path:
         """An index over the candidates of a set (or over the corpus)."""
-        return self.holder("index").folder / "index" / name / kind
+        return self.owner("index").folder / "index" / name / kind

@@ -11,8 +11,8 @@ from typing import Any
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, hosts
-from retrieval.runs.pipeline import downloads, fixed, order
-from retrieval.runs.pipeline.records import made_from, needs, read_files, read_record, stands_on, write_record
+from retrieval.runs.pipeline import downloads, order, protected
+from retrieval.runs.pipeline.records import fingerprint, lineage, needs, read_files, read_record, write_record
 from retrieval.runs.pipeline.stage import OLDER, SEALED, STAGES, Stage
 from retrieval.runs.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.training import checkpoint
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 def open_run(run: WorkDirectory) -> None:
-    """Makes the work directory and writes `config.json`, after `fixed.check_run`."""
-    fixed.check_run(run)
+    """Makes the work directory and writes `config.json`, after `protected.check_run`."""
+    protected.check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / CONFIG, json.loads(run.config.to_json()))
     run.put(CONFIG)
@@ -34,7 +34,7 @@ def take_run(run: WorkDirectory) -> None:
     Raises:
       UserError: another process has it.
     """
-    fixed.check_run(run)
+    protected.check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
     files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
@@ -57,9 +57,9 @@ def run_stage(run: WorkDirectory, name: str) -> None:
         return
     _log.info("%s: started", name)
     began = time.perf_counter()
-    if stage.everywhere:
+    if stage.on_every_host:
         with downloads.one_disk(run, name):
-            if run.copy and not hosts.is_first():
+            if run.remote and not hosts.is_first():
                 _verify_needs(run, name)  # what has been copied down
             details = _results(run, stage)
     else:
@@ -95,24 +95,24 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
     order.check_is_there(run, [name], 0)
     stage, read = STAGES[name], read_files(run, name)
-    inputs = made_from(run, name, read)
+    inputs = fingerprint(run, name, read)
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, before)
     same = before is not None and before["inputs"] == inputs
-    if before and same and before["done"] and good and not stage.always:
+    if before and same and before["done"] and good and not stage.always_runs:
         return None
     check_read(run, name)
     goes_on = good or not stage.writes  # from what is there, and is not deleted
-    has_begun = before is not None and (before["done"] or fixed.has_written(run, stage))
-    goes_further = before is not None and not same and fixed.has_another_length(run, name, before, inputs)
-    if before and has_begun and not same and stage.fixed and goes_on and not goes_further:
+    has_begun = before is not None and (before["done"] or protected.has_written(run, stage))
+    goes_further = before is not None and not same and protected.has_another_length(run, name, before, inputs)
+    if before and has_begun and not same and stage.protected and goes_on and not goes_further:
         raise UserError(
-            f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.place}; use another "
-            f"--workdir, or delete {run.place} to start afresh"
+            f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.display_path}; use "
+            f"another --workdir, or delete {run.display_path} to start afresh"
         )
     if not (same and good):  # nobody knows what is there without a record, either
         _make_way(run, stage, is_whole=bool(before and before["done"] and good))
-    record = {"inputs": inputs, "stands_on": stands_on(run, name), "files": read, "done": False}
+    record = {"inputs": inputs, "stands_on": lineage(run, name), "files": read, "done": False}
     if before and before["done"] and goes_further:
         record["before"] = before["details"]
     elif before and not before["done"] and (same or goes_further):  # it was cut off on the way
@@ -145,8 +145,8 @@ def _changed(before: Collection[Mapping[str, Any]], now: Collection[Mapping[str,
 
 def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
-    run.put(*stage.writes, *stage.leaves)
-    noted = [path for top in stage.leaves for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
+    run.put(*stage.writes, *stage.side_outputs)
+    noted = [path for top in stage.side_outputs for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
     sums = files.checksums(run.folder, filter(Path.is_file, noted))
     sealed = _sealed(run, stage, record["details"])
     outputs = files.checksums(run.folder, [*_loose_files(run, stage, sealed), *(at / files.MANIFEST for at in sealed)])
@@ -171,11 +171,11 @@ def _loose_files(run: WorkDirectory, stage: Stage, sealed: Collection[Path]) -> 
 
 def _verify_needs(run: WorkDirectory, name: str) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
-    for read, holder in needs(run, name):
-        if record := read_record(holder, read.stage):
-            where = f" in {holder.place}" if holder.folder != run.folder else ""
+    for read, owner in needs(run, name):
+        if record := read_record(owner, read.stage):
+            where = f" in {owner.display_path}" if owner.folder != run.folder else ""
             remedy = f"--stage={read.stage} makes it again{where}"
-            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+            files.verify_checksums(owner.folder, record.get("outputs", {}), remedy)
 
 
 def _is_undamaged(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> bool:

@@ -18,38 +18,38 @@ class Read(NamedTuple):
     Attributes:
       required: nothing can be done without it.
       optional: it is read only where it has run.
-      loose: it is read where it has run, whatever it was made from.
-      same: all else that is read has to be made from this very output, where it is made from one at all.
-      earlier: where the stage comes later in config.stages, the base's output is read: what is mined with one model
-        trains the next.
+      any_version: it is read where it has run, whatever it was made from.
+      must_match: all else that is read has to be made from this very output, where it is made from one at all.
+      from_base_if_later: where the stage comes later in config.stages, the base's output is read: what is mined with
+        one model trains the next.
     """
 
     stage: str
     required: bool = False
     optional: bool = False
-    loose: bool = False
-    same: bool = False
-    earlier: bool = False
+    any_version: bool = False
+    must_match: bool = False
+    from_base_if_later: bool = False
 
     @property
     def is_optional(self) -> bool:
         """Whether it is read only where it has run."""
-        return self.optional or self.loose
+        return self.optional or self.any_version
 
 
 Reads = Sequence[str | Read]
 
 
-class Fixed(NamedTuple):
+class Protected(NamedTuple):
     """Of a stage whose output is dear: with other fields or inputs it is refused in place of being made anew.
 
     Attributes:
-      grows: fields that say how long the stage is. Raised once it is done, it goes on from where it ended. Lowered
+      extendable: fields that say how long the stage is. Raised once it is done, it goes on from where it ended. Lowered
         before, it ends early, if its record says what was "planned".
       decides: by the config that it ran with, the fields whose values hold for all who read its output.
     """
 
-    grows: tuple[str, ...] = ()
+    extendable: tuple[str, ...] = ()
     decides: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
 
 
@@ -63,13 +63,13 @@ class Stage:
       function: does the work; what it returns (JSON) is kept in the stage's record. `SEALED` in it names the folders,
         below the work directory, that it wrote with a manifest of their own: the record keeps the manifests' sums.
       fields: of the config, as dotted names, on which its output depends.
-      uses: further fields that it reads; nothing is made anew when they change.
+      also_reads: further fields that it reads; nothing is made anew when they change.
       reads: the stages whose output it reads, or a function from the config to them.
       writes: what it writes below the work directory for other stages. It is deleted before the stage runs on other
         inputs; the record keeps the SHA-256 of these files, which are verified before another stage reads them.
-      leaves: what else it writes there, which no stage reads. The record keeps the sums of reports and of lines.
+      side_outputs: what else it writes there, which no stage reads. The record keeps the sums of reports and of lines.
       reuses: whether what it wrote last lies in `OLDER` while it runs anew, for it copies what is still right.
-      exchanged: those of `leaves` that the hosts of a pod read of each other's.
+      shared_between_hosts: those of `side_outputs` that the hosts of a pod read of each other's.
       files: those from outside of the work directory that it reads.
       fetch: copies down what it reads of other work directories than those of the chain, where these are on a store.
       check_config: refuse fields that do not fit each other, before anything is read.
@@ -77,35 +77,35 @@ class Stage:
         stages have runs once.
       check_reader: of the run that writes the output and one that trains on it, refuses what the second could not read,
         before it is written.
-      fixed: whether it is refused in place of being made anew, and how far it can change.
-      everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
+      protected: whether it is refused in place of being made anew, and how far it can change.
+      on_every_host: every host of a pod takes its part; otherwise the first does it all, and the others wait.
     """
 
     function: Callable[[Any], Any]
     fields: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
+    also_reads: tuple[str, ...] = ()
     reads: Reads | Callable[[ConfigDict], Reads] = ()
     writes: tuple[str, ...] = ()
-    leaves: tuple[str, ...] = ()
+    side_outputs: tuple[str, ...] = ()
     reuses: bool = False
-    exchanged: tuple[str, ...] = ()
+    shared_between_hosts: tuple[str, ...] = ()
     files: Callable[[Any], Sequence[Path]] = lambda run: ()
     fetch: Callable[[Any], None] = lambda run: None
     check_config: tuple[Callable[[ConfigDict], None], ...] = ()
     check: tuple[Callable[[Any], object], ...] = ()
     check_reader: Callable[[Any, Any], None] = lambda writer, reader: None
-    fixed: Fixed | None = None
-    everywhere: bool = False
+    protected: Protected | None = None
+    on_every_host: bool = False
 
     @property
-    def always(self) -> bool:
+    def always_runs(self) -> bool:
         """Whether it runs whenever it is asked for."""
-        return not self.writes and not self.fixed
+        return not self.writes and not self.protected
 
     @property
     def reads_only(self) -> bool:
         """Whether it writes nothing, not even its record: another process may write to the work directory meanwhile."""
-        return self.always and not self.leaves
+        return self.always_runs and not self.side_outputs
 
 
 SEALED = "sealed"
@@ -129,7 +129,7 @@ def in_order(names: Iterable[str], config: ConfigDict) -> list[str]:
       UserError: stages read each other's output.
     """
     chosen = sorted(set(names))
-    reads = {name: [read.stage for read in reads_of(name, config) if not read.earlier] for name in chosen}
+    reads = {name: [read.stage for read in reads_of(name, config) if not read.from_base_if_later] for name in chosen}
     sorter = graphlib.TopologicalSorter({name: [of for of in reads[name] if of in chosen] for name in chosen})
     try:
         order = list(sorter.static_order())
@@ -141,7 +141,7 @@ def in_order(names: Iterable[str], config: ConfigDict) -> list[str]:
 
 def readers_of(field: str, names: Iterable[str] = STAGES) -> list[str]:
     """The stages, of these or of all, that name a field, or a group that it is in, among what they read."""
-    return [name for name in names if is_among((*STAGES[name].fields, *STAGES[name].uses), field)]
+    return [name for name in names if is_among((*STAGES[name].fields, *STAGES[name].also_reads), field)]
 
 
 def is_among(fields: Collection[str], field: str) -> bool:

@@ -48,14 +48,14 @@ class WorkDirectory:
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
       asked: what `--stage=search` looks for.
-      copy: of a work directory on a store what gets its files into `folder`, and puts them there.
+      remote: of a work directory on a store what gets its files into `folder`, and puts them there.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
     asked: Asked = _NOTHING
-    copy: Artefacts | None = None
+    remote: Artefacts | None = None
 
     @classmethod
     def opened(cls, value: str, field: str, lock: Path) -> Self:
@@ -69,7 +69,7 @@ class WorkDirectory:
             tried = folder.absolute()
             where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
             raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
-        return cls(kept_config(folder, field), folder, lock, copy=artefacts.copy_of(value) if is_url(value) else None)
+        return cls(kept_config(folder, field), folder, lock, remote=artefacts.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property
     def base(self) -> Self | None:
@@ -92,7 +92,9 @@ class WorkDirectory:
         runs = [self]
         while base := runs[-1].base:
             if base.folder.resolve() in [run.folder.resolve() for run in runs]:
-                raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")
+                raise UserError(
+                    f"config.base of {runs[-1].display_path} leads back to {base.display_path}: take another base"
+                )
             runs.append(base)
         return runs
 
@@ -102,15 +104,15 @@ class WorkDirectory:
         Raises:
           UserError: something cannot be written, or another run has taken over.
         """
-        if self.copy and self.copy.writes:
-            self.copy.put(names)
+        if self.remote and self.remote.writes:
+            self.remote.put(names)
 
     @property
-    def place(self) -> str:
+    def display_path(self) -> str:
         """Where the work directory is, for people."""
-        return self.copy.url if self.copy else str(self.folder)
+        return self.remote.url if self.remote else str(self.folder)
 
-    def before(self, stage: str) -> Self:
+    def as_seen_by(self, stage: str) -> Self:
         """The run as a stage sees it: with the stages alone that come before it, for the others have no output yet.
 
         So a base's index can be read by a run that is to make one of its own.
@@ -122,13 +124,13 @@ class WorkDirectory:
         config.stages = stages[: stages.index(stage)]
         return dataclasses.replace(self, config=config)
 
-    def holder(self, stage: str) -> Self:
+    def owner(self, stage: str) -> Self:
         """The one whose folder has what a stage writes: the first of the chain whose config lists the stage."""
         return next((run for run in self.chain if stage in run.config.stages), self)
 
     def record(self, stage: str) -> Path:
         """What a finished stage was made from, how long it took and what it has to tell the report."""
-        return self.holder(stage).own_record(stage)
+        return self.owner(stage).own_record(stage)
 
     def own_record(self, stage: str) -> Path:
         """The same for a stage of this run, whichever of the chain it is read from."""

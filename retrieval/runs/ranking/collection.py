@@ -90,7 +90,7 @@ def open_collection(run: Run, name: str) -> Collection:
         tuple(run.passages) if name == CORPUS else (run.sets / name / "corpus.jsonl",),
         run.embeddings(name, TRAINED).parent,
         run.index(name, "of").parent,
-        run.holder("generate").folder / GENERATED / f"{name}.jsonl",
+        run.owner("generate").folder / GENERATED / f"{name}.jsonl",
     )
 
 

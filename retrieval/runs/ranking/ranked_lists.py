@@ -198,7 +198,7 @@ def check_evaluated(run: Run, stage: str, depth: int, field: str) -> None:
       depth: how many results of a query it needs.
       field: of `config` that says so, with its value.
     """
-    evaluated = run.holder("evaluate").config
+    evaluated = run.owner("evaluate").config
     if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
         raise UserError(
             f"stage '{stage}' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
@@ -220,7 +220,7 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
     Raises:
       UserError: a system has no run for any set.
     """
-    folder = run.holder("evaluate").folder / "runs"
+    folder = run.owner("evaluate").folder / "runs"
     paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
     known = dict.fromkeys(stem for of_set in paths.values() for stem in of_set)
     for system, field in systems.items():
@@ -240,7 +240,7 @@ def train_unless(model: str) -> tuple[str, ...]:
 
 def reads_runs(model: str) -> tuple[str | Read, ...]:
     """What a stage reads that goes on from the runs of `evaluate`, with the run's own model where a field is ''."""
-    return (Read("sets", same=True), "evaluate", *train_unless(model))
+    return (Read("sets", must_match=True), "evaluate", *train_unless(model))
 
 
 def searched_folder(stage: str) -> str:
@@ -269,9 +269,9 @@ def read_searched(run: Run, value: Judged) -> Iterator[Ranking]:
       UserError: they are of another number of queries than the set has, or damaged.
     """
     for stage in (read.stage for read in searched_stages()):
-        holder = run.holder(stage)
-        path = holder.folder / searched_folder(stage) / f"{value.name}.npz"
-        if not (records.is_done(holder, stage) and path.exists()):
+        owner = run.owner(stage)
+        path = owner.folder / searched_folder(stage) / f"{value.name}.npz"
+        if not (records.is_done(owner, stage) and path.exists()):
             continue
         arrays = files.read_arrays(path, f"--stage={stage} makes it again")
         if len(arrays["rows"]) != len(value.queries) or arrays["rows"].max(initial=-1) >= len(value.candidates):

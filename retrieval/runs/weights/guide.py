@@ -58,7 +58,7 @@ def size(config: ConfigDict) -> int:
         config = experiment.defaults()
         exported_towers.set_sizes(folder, config)
     else:
-        config = Run.opened(config.train.guide, FIELD, Path()).holder("train").config
+        config = Run.opened(config.train.guide, FIELD, Path()).owner("train").config
     model = config.model
     return model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
 

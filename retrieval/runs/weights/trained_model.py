@@ -155,12 +155,12 @@ class TrainedKind:
 
     def is_there(self, run: Run, value: str) -> bool:
         """Whether the field names one, or the run or its base trains one."""
-        trainer = run.holder("train").config
+        trainer = run.owner("train").config
         return bool(value) or ("train" in trainer.stages and self.is_of(recipe_of(trainer)))
 
     def trainer(self, run: Run, value: str, field: str) -> Run:
         """The run whose folder has the checkpoint."""
-        trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
+        trainer = Run.opened(value, field, run.lock).owner("train") if value else run.owner("train")
         if "train" not in trainer.config.stages:
             way = f"name the work directory of one{self.otherwise}"
             raise UserError(f"{field}={value}: no {self.name}, for no stage trains one here: {way}")
@@ -182,7 +182,7 @@ class TrainedKind:
         trainer = self.trainer(run, value, field)
         if not self.is_of(recipe_of(trainer.config)):
             way = f"name the work directory of a {self.name} (config.recipe={self.name}){self.otherwise}"
-            raise UserError(f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; {way}")
+            raise UserError(f"{field}: {trainer.display_path} trains {recipe_of(trainer.config).label}; {way}")
         check_vocabulary(trainer, trainer.folder, field)
         return trainer
 
@@ -310,7 +310,7 @@ def open_trained(run: Run) -> Trained:
       UserError: there is no finished checkpoint, or it was trained with another vocabulary than the run's.
     """
     check_towers(run)
-    return _load(run.holder("train"), run, run.load_vocabulary())
+    return _load(run.owner("train"), run, run.load_vocabulary())
 
 
 def _load(trainer: Run, run: Run, vocabulary: Vocabulary | None = None) -> Trained:
@@ -327,8 +327,8 @@ def check_kind(run: Run, kind: str, needs: str, recipe: str) -> None:
       needs: the stage and what it needs, for the error.
       recipe: one that trains such a model.
     """
-    trainer = run.holder("train")
+    trainer = run.owner("train")
     trained = recipe_of(trainer.config)
     if trained.kind.name != kind:
         way = f"set config.recipe={recipe}, or config.base to a run of one"
-        raise UserError(f"{needs}, and {trainer.place} has {trained.label}: {way}")
+        raise UserError(f"{needs}, and {trainer.display_path} has {trained.label}: {way}")

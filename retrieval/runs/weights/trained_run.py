@@ -88,10 +88,10 @@ def fetch_model(trained: Run) -> None:
       UserError: a store does not answer.
     """
     try:
-        prepared = trained.holder("prepare")
+        prepared = trained.owner("prepare")
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
-    if copy := prepared.copy:
+    if copy := prepared.remote:
         copy.get([f"corpus/{name}" for name in vocabularies.ALL_FILES])
 
 
@@ -144,7 +144,7 @@ def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
 
 def check_towers(run: Run) -> None:
     """Checks that the run's model was trained with its vocabulary, as `check_vocabulary`."""
-    check_vocabulary(run, run.holder("train").folder, "config.base")
+    check_vocabulary(run, run.owner("train").folder, "config.base")
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
@@ -203,7 +203,7 @@ def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0)
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
     """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
     check_towers(run)
-    _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
+    _, trained = load_parameters(run.owner("train").folder, vocab_size, run.config.mesh)
     if isinstance(trained, TwoTower):
         return trained
     towers = build_towers(run.config, vocab_size)
@@ -215,7 +215,7 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
 def load_start(run: Run, config: ConfigDict, vocab_size: int) -> TwoTower:
     """The towers of a config that the training of a run starts from."""
     config = config.copy_and_resolve_references()
-    config.train = run.holder("train").config.train
+    config.train = run.owner("train").config.train
     towers = build_towers(config, vocab_size)
     initial_parameters.start_of(config).init(towers, config, vocab_size)
     return towers
@@ -230,11 +230,11 @@ def of_towers(run: Run) -> ConfigDict:
     Raises:
       UserError: embeddings have fewer dimensions than are to be kept.
     """
-    trained, config = run.holder("train").config, run.config.copy_and_resolve_references()
+    trained, config = run.owner("train").config, run.config.copy_and_resolve_references()
     if recipe_of(trained).has_towers:
         config.recipe, config.model = trained.recipe, trained.model
         for name in TEXT_FIELDS:
             config.data[name] = trained.data[name]
         prompted.take(config, trained)
-    config.encode.update(run.holder("encode").config.encode)
+    config.encode.update(run.owner("encode").config.encode)
     return truncated(config, config.encode.truncate)

@@ -9,7 +9,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts
 from retrieval.config.fields import declared
 from retrieval.runs.pipeline.records import began_alike, changed_fields, is_done, kept_fields, read_own_record
-from retrieval.runs.pipeline.stage import STAGES, Fixed, Stage
+from retrieval.runs.pipeline.stage import STAGES, Protected, Stage
 from retrieval.runs.pipeline.work_directory import CONFIG, WorkDirectory, kept_config
 
 
@@ -29,13 +29,13 @@ def check_run(run: WorkDirectory) -> None:
         return
     if changes := _refused_changes(run):
         raise UserError(
-            f"{run.place} is the work directory of another config:\n  "
+            f"{run.display_path} is the work directory of another config:\n  "
             + "\n  ".join(changes[:3])
             + "\nuse another --workdir, or the old settings"
         )
 
 
-def grown(run: WorkDirectory) -> list[str]:
+def extended(run: WorkDirectory) -> list[str]:
     """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
 
     Only where nothing else has changed that they were made with.
@@ -47,7 +47,7 @@ def grown(run: WorkDirectory) -> list[str]:
 def has_another_length(run: WorkDirectory, name: str, before: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """Whether nothing but the length of a stage has changed: it goes on, or is to end early."""
     same = all(before["inputs"][what] == inputs[what] for what in ("files", "stages"))
-    return same and bool(STAGES[name].fixed) and not _refused(run, name, before)
+    return same and bool(STAGES[name].protected) and not _refused(run, name, before)
 
 
 def _refused_changes(run: WorkDirectory) -> list[str]:
@@ -73,16 +73,18 @@ def _fixed_of(run: WorkDirectory) -> list[str]:
     changed = {name for name, record in records.items() if not began_alike(run, record)}
     if {path.name for path in run.folder.iterdir()} - known:  # of a stage that has lost its record, perhaps
         changed |= {*run.config.stages, *kept_config(run.folder).stages} - records.keys()
-    return [name for name in sorted(changed) if name in STAGES and run.holder(name) is run and STAGES[name].fixed]
+    return [name for name in sorted(changed) if name in STAGES and run.owner(name) is run and STAGES[name].protected]
 
 
 def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:
     """Of the fields of a fixed stage those that have changed and may not, each with both values in words."""
-    fixed = STAGES[name].fixed or Fixed()
+    protected = STAGES[name].protected or Protected()
     return {
         field: f"config.{field}: {old!r} there, {new!r} now"
         for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items()
-        if field not in fixed.grows or not isinstance(old, int | float) or not _may_become(field, old, new, record)
+        if field not in protected.extendable
+        or not isinstance(old, int | float)
+        or not _may_become(field, old, new, record)
     }
 
 
@@ -96,4 +98,4 @@ def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -
 
 def has_written(run: WorkDirectory, stage: Stage) -> bool:
     """Whether there is anything of what a stage writes."""
-    return any((run.folder / top).exists() for top in (*stage.writes, *stage.leaves))
+    return any((run.folder / top).exists() for top in (*stage.writes, *stage.side_outputs))
