@@ -166,10 +166,8 @@ def test_sigterm_ends_a_run_with_the_restart_code(command, whole, tmp_path, when
 
 
 def test_a_process_that_hears_nothing_is_gone_in_time():
-    code = (
-        "import hashlib; from retrieval.common.runtime import signals; signals.grace = 1; signals.heed(lambda: None); "
-    )
-    code += "print(flush=True); "
+    code = "import hashlib; from retrieval.common.runtime import signals; signals.grace = 1; "
+    code += "signals.heed(lambda: None); print(flush=True); "
     busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         process.stdout.readline()

@@ -14,21 +14,35 @@ from conftest import REPOSITORY
 from retrieval.runs.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
-RUN = REPOSITORY / "retrieval" / "pipeline" / "run.py"
-NO_ROOMS = "config.fields config.tree errors files libraries parsing registry runtime terminal"
-SHARED = tuple(f"retrieval.{name}" for name in NO_ROOMS.split())
+# Each layer imports those below it, never one above. Files at the top of the package are programs.
+LAYERS = (
+    ("common", "config"),
+    ROOMS,
+    ("recipes",),
+    ("runs",),
+    ("api", "serving", "export"),
+    ("stages",),
+    ("methods",),
+)
+RUNS = ("pipeline", "weights", "fitting", "pairs", "ranking")  # a room imports those before it
+RUN = REPOSITORY / "retrieval" / "runs" / "pipeline" / "run.py"
+SHARED = ("retrieval.common", "retrieval.config.fields", "retrieval.config.tree")
 
 
 @functools.cache
 def imports(path):
-    """The modules that a file imports, and what it takes of them, as if these were modules too."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """What a file imports, within functions too; not what only a type checker reads."""
+    imported, unread = [], [ast.parse(path.read_text(encoding="utf-8"))]
+    while unread:
+        node = unread.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
         if isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-    return found
+            imported += [alias.name for alias in node.names]
+        unread += ast.iter_child_nodes(node)
+    return imported
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -84,37 +98,47 @@ def test_training_meets_no_stage_that_comes_before_it():
     while new:
         reached |= new
         new = set().union(*map(modules.__getitem__, new)) - reached
-    others = {f"retrieval.stages.{name}" for name in ("mine", "pairs", "prepare", "sets", "labelled_groups")}
+    others = {f"retrieval.stages.{name}" for name in ("mine", "pairs", "prepare", "sets")}
     assert others < modules.keys() and not others & reached
 
 
-def test_the_shared_files_stand_on_no_room():
-    """Rooms stand on the files beside them and on `runtime`; recipes, stages, studies, runs and programs join rooms."""
-    rooms = tuple(f"retrieval.{room}" for room in ROOMS)
-    shared = [
-        path
-        for path in (REPOSITORY / "retrieval").glob("*.py")
-        if path.name not in ("compare.py", "main.py", "reference.py", "study.py")
-    ]
-    below = [path for room in ("parsing", "runtime") for path in (REPOSITORY / "retrieval" / room).glob("*.py")]
-    for path in [*shared, *below]:
-        assert not any(name.startswith(rooms) for name in imports(path)), path
+def layer(module):
+    """The number of a module's layer; programs and their studies are above all others."""
+    room = module.split(".")[1]
+    return next((number for number, rooms in enumerate(LAYERS) if room in rooms), len(LAYERS))
+
+
+def test_no_layer_imports_one_above():
+    for name, imported in graph().items():
+        above = [other for other in imported if other != "retrieval" and layer(other) > layer(name)]
+        assert name == "retrieval" or not above, f"{name} imports {above}"
+
+
+def test_rooms_import_each_other_one_way():
+    edges = {
+        (name.split(".")[1], other.split(".")[1])
+        for name, imported in graph().items()
+        for other in imported
+        if name.count(".") > 1 and other.count(".") > 1
+    }
+    assert not {(one, two) for one, two in edges if one < two and (two, one) in edges}
+
+
+def test_rooms_of_runs_import_those_before_them():
+    for number, room in enumerate(RUNS):
+        later = tuple(f"retrieval.runs.{other}" for other in RUNS[number + 1 :])
+        for path in (REPOSITORY / "retrieval" / "runs" / room).glob("*.py"):
+            assert not [name for name in imports(path) if name.startswith(later)], path
 
 
 def test_the_pipeline_names_no_stage():
     """What it has to know of one is a property of `Stage`, which the stage's own file says; `Run` has their outputs."""
-    for path in set((REPOSITORY / "retrieval" / "pipeline").glob("*.py")) - {RUN}:
+    for path in set((REPOSITORY / "retrieval" / "runs" / "pipeline").glob("*.py")) - {RUN}:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in prose]
         named = [text for text in texts for name in STAGES if re.search(rf"^{name}$|'{name}'|--stage={name}", text)]
         assert not named, f"{path.name}: {named}"
-
-
-def test_only_the_commands_run_stages():
-    for path in (REPOSITORY / "retrieval").rglob("*.py"):
-        if not {"stages", "api", "methods", "main.py", "study.py", "mine.py"} & set(path.parts):
-            assert not any(name.startswith("retrieval.stages") for name in imports(path)), path
 
 
 def test_no_other_command_has_the_flags_of_a_run():
