@@ -368,7 +368,7 @@ declare(
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
-    clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
+    clip_norm=Field(1.0, NOT_NEGATIVE, "maximum gradient norm; 0: no clipping"),
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),

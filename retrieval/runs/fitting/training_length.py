@@ -78,7 +78,7 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
     """The config with the steps after which training ends, and with those that its learning rates are planned for.
 
     The stage's record keeps both, so that a run that is resumed ends as planned, however long a step takes then. One
-    that is asked for fewer ends after these, with the learning rates of its plan.
+    that is asked for fewer ends after these, on the original schedule.
 
     Args:
       config: that of the run, with the steps that `train.epochs` is.
