@@ -1,5 +1,6 @@
 """The documents are in short sentences, and name files that are there."""
 
+import ast
 import re
 
 from conftest import REPOSITORY
@@ -64,3 +65,21 @@ def test_files_that_are_named_are_there():
         roots = (REPOSITORY, REPOSITORY / "retrieval")
         missing = {name for name in named if not any((root / name).exists() for root in roots)}
         assert missing <= {"configs/NAME.py"}, path
+
+
+def names_in(path):
+    """The functions, classes and methods that a file defines."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef))
+
+
+def test_the_code_tour_names_what_there_is():
+    tour = (REPOSITORY / "docs" / "code-tour.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \| (`.*?) \|", tour, flags=re.M)
+    assert len(rows) > 20
+    for files, names in rows:
+        defined = {name for file in re.findall("`(.*?)`", files) for name in names_in(REPOSITORY / "retrieval" / file)}
+        assert set(re.findall("`(.*?)`", names)) <= defined, files
