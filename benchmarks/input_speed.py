@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> None:
     if not cli.WORKDIR.value:
         raise UserError("--workdir is missing: a folder with a prepared corpus, such as --workdir=runs/quickstart")
     folder = Path(cli.WORKDIR.value)
-    config = cli.config() or kept_config(folder)
-    run = Run(config, folder, folder / "requirements.lock")
+    run = Run(cli.config() or kept_config(folder), folder, folder / "requirements.lock")
     check_run(run)
     if not records.is_done(run, "prepare"):
         raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
@@ -67,14 +66,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, Any]:
-    """Speeds of the input, the trainer and both, taken in turn `rounds` times for `seconds` each.
+    """Speeds of the input, the trainer and both, taken in turn `rounds` times for `seconds` each, over a prepared corpus.
 
-    Args:
-      run: has a prepared corpus.
-      trainer: whether to measure the trainer; if not, the input is compared with what the paper's pod needs.
-
-    Returns:
-      The settings, the seconds to the first batch, and for every measure its median and range over the rounds.
+    Without a trainer the input is compared with what the paper's pod needs. Returns the settings, the seconds to the
+    first batch, and for every measure its median and range over the rounds.
     """
     vocabulary, mesh = run.load_vocabulary(), make_mesh(run.config)
     with jax.set_mesh(mesh):
@@ -95,16 +90,15 @@ def table(result: Mapping[str, Any]) -> str:
         for name, (title, form) in _MEASURES.items()
         if name in result
     ]
-    first = f"The first batch came after {result['seconds_to_first_batch']} s."
-    return "\n".join([settings, "", *markdown(["", "median", "lowest", "highest"], rows), "", first])
+    spoken = ["", f"The first batch came after {result['seconds_to_first_batch']} s."]
+    return "\n".join([settings, "", *markdown(["", "median", "lowest", "highest"], rows), *spoken])
 
 
 def _round(batches: Iterator, batch: Mapping, step: Callable | None, rows: int, seconds: float) -> dict[str, float]:
     input_rate, _ = _rate(lambda: next(batches), seconds)
     if step is None:
         return {"input": rows * input_rate, "paper": rows * input_rate / PAPER_NEEDS}
-    trainer_rate, _ = _rate(lambda: step(batch), seconds)
-    waits: list[float] = []
+    (trainer_rate, _), waits = _rate(lambda: step(batch), seconds), list[float]()
 
     def both() -> None:
         began = time.perf_counter()
@@ -125,8 +119,7 @@ def _round(batches: Iterator, batch: Mapping, step: Callable | None, rows: int, 
 def _rate(function: Callable[[], Any], seconds: float) -> tuple[float, int]:
     """Calls per second, and calls; after as long untimed, in which buffers that were filled meanwhile are used up."""
     _call(function, seconds)
-    began = time.perf_counter()
-    calls = _call(function, seconds)
+    began, calls = time.perf_counter(), _call(function, seconds)
     return calls / (time.perf_counter() - began), calls
 
 

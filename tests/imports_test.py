@@ -24,7 +24,7 @@ LAYERS = (
     ("stages",),
     ("methods",),
 )
-RUNS = ("pipeline", "weights", "fitting", "pairs", "ranking")  # a room imports those before it
+RUNS = ("pipeline", "weights", "ranking", "fitting", "pairs")  # a room imports those before it
 RUN = REPOSITORY / "retrieval" / "runs" / "pipeline" / "run.py"
 SHARED = ("retrieval.common", "retrieval.config.fields", "retrieval.config.tree")
 

@@ -20,7 +20,7 @@ def bring(run: WorkDirectory, names: Sequence[str]) -> None:
     for name in names:  # what is here of an unfinished stage is of use where its record here was that of the store
         if run.remote and f"stages/{name}.json" in run.remote.changed and not is_done(run, name):
             run.remote.drop(run.remote.looks(STAGES[name].writes))
-    for written in _by_folder(run, names).values() if any(of.copy for of in run.chain) else ():
+    for written in _by_folder(run, names).values() if any(of.remote for of in run.chain) else ():
         tops: list[str] = []
         sums: dict[str, str] = {}
         for name, owner in written.items():
