@@ -39,8 +39,10 @@ TERMS = {
     "README.md": ("contrastive", "InfoNCE", "in-batch negatives", "bi-encoder", "cross-encoder", "learned sparse"),
     "docs/concepts.md": ("InfoNCE", "MultipleNegativesRankingLoss", "sampled-softmax correction", "dual encoder"),
     "docs/design.md": ("attention mask", "sliding window", "global attention", "gradient checkpointing", "GradCache"),
-    "docs/guides/accelerators.md": ("rematerialisation", "gradient accumulation", "FSDP", "tensor parallelism")
-    + ("Mixed precision", "data parallel", "local attention", "grouped-query attention"),
+    "docs/guides/accelerators.md": (
+        *("rematerialisation", "gradient accumulation", "FSDP", "tensor parallelism"),
+        *("Mixed precision", "data parallel", "local attention", "grouped-query attention"),
+    ),
     "docs/guides/encoders.md": ("causal attention", "bidirectional attention"),
     "docs/guides/fine-tuning.md": ("InfoNCE", "in-batch negatives", "Matryoshka", "LoRA"),
     "docs/guides/hard-negatives.md": ("false negatives",),

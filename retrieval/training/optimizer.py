@@ -46,7 +46,7 @@ def make_optimizer(
       lamb_norm_limit: the longest that LAMB takes a parameter for; None for no limit. ANCE's authors have 10.
       is_stacked: whether the parameter at a path is one of several layers, along its first axis; each layer's is a
         parameter of its own.
-      clip_norm: the maximum gradient norm; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
+      clip_norm: the maximum gradient norm; None for none. Clipping makes a gradient with an infinite value NaN.
       epsilon: Adam's, which keeps small gradients from large updates.
       second_rate: the highest learning rate of a second phase, which `schedules.begin_second` begins, of the linear
         schedule; None where there is none.
