@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, Any]:
-    """Speeds of the input, the trainer and both over a prepared corpus, taken in turn `rounds` times for `seconds` each.
+    """Speeds of the input, the trainer and both over a prepared corpus, taken in turn `rounds` times, `seconds` each.
 
     Without a trainer the input is compared with what the paper's pod needs. Returns the settings, the seconds to the
     first batch, and for every measure its median and range over the rounds.

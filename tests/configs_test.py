@@ -78,9 +78,8 @@ def test_repberts_setting():
         assert config.train.batch_size * (1 + config.data.negatives) == 26
     planned = paper.train.schedule_steps // paper.train.accumulation
     assert (planned, round(paper.train.warmup_ratio * planned)) == (1_038_150, 10_000)
-    assert SCHEDULES["linear"](3e-6, planned, paper.train.warmup_ratio * planned, 0)(350_000) == pytest.approx(
-        2.0e-6, rel=0.01
-    )
+    rate = SCHEDULES["linear"](3e-6, planned, paper.train.warmup_ratio * planned)
+    assert rate(350_000) == pytest.approx(2.0e-6, rel=0.01)
     assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
 
 

@@ -193,7 +193,7 @@ def test_a_config_that_would_not_run_makes_no_slice(work):
 def test_files_of_this_machine_are_staged_and_named_where_the_hosts_have_them(work):
     """Beside data in a bucket; a run in a bucket is read there."""
     work.add_hosts(1)
-    work.touch("dump.xml.bz2")
+    (work.root / "dump.xml.bz2").touch()
     (work.root / "nfcorpus").mkdir()
     work.answer("queued-resources describe", {"out": "ACTIVE"})
     sets = f"--config.sets.beir={work.root}/nfcorpus/,gs://data/scifact"

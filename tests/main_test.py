@@ -390,5 +390,5 @@ def test_a_check_looks_at_everything_and_writes_nothing(tmp_path):
     command = [sys.executable, "-m", "retrieval.main", *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("checked: prepare, sets, ") and not any(tmp_path.iterdir())
-    wrong = subprocess.run([*command, "--config.train.batch_size=1000"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert wrong.returncode == 2 and "1000" in wrong.stderr and not any(tmp_path.iterdir())
+    wrong = subprocess.run([*command, "--config.corpus=missing.xml"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert wrong.returncode == 2 and "missing.xml" in wrong.stderr and not any(tmp_path.iterdir())

@@ -117,7 +117,8 @@ def check_rates(rates: Mapping[str, float]) -> None:
     if unknown := next((task for task in rates if task not in TASKS), ""):
         raise unknown_name("task", unknown, TASKS)
     if not any(rates.values()):
-        raise UserError(f"no task has a rate above 0: set one, such as config.data.rates.ict=1, of {sorted(TASKS)}")
+        known = ", ".join(sorted(TASKS))
+        raise UserError(f"config.data.rates has none above 0: set one, such as config.data.rates.ict=1; known: {known}")
 
 
 def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> None:
