@@ -48,7 +48,7 @@ def chosen_weight(queries, words, dense, candidates):
         for system, index in (("bm25", words), ("dense", dense))
     ]
     hybrid = fused.hybrid(*lists, golds, 4)
-    settings = Fusing(("bm25", "dense"), False, ("weighted_sum",), ())
+    settings = Fusing(("bm25", "dense"), False, ("weighted_sum",))
     (fusion,) = fused.fuse("toy", lists, settings, golds, 4)
     assert (fusion.validation, fusion.weights) == ((len(golds), hybrid.weights) if len(golds) > 9 else (0, (0.5, 0.5)))
     return hybrid.weights[1], hybrid.validation
