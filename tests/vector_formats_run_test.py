@@ -161,7 +161,7 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
         ((), {}, "name one or more of faiss, table"),
         (("table", "table"), {}, "each once"),
-        (("table",), {"collection": "rega"}, "name one that .* has embeddings of, which are: reqa, corpus"),
+        (("table",), {"collection": "rega"}, "name one that .* has embeddings of: reqa, corpus"),
         (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),
     ),
 )
