@@ -323,7 +323,7 @@ def other_settings(run):
 
 
 def test_a_second_run_in_the_same_folder_is_refused(copy):
-    code = "import sys; from pathlib import Path; from retrieval import files; files.lock(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from retrieval.common import files; files.lock(Path(sys.argv[1]))"
     wait = "; print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code + wait, str(copy.folder)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

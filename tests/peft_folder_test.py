@@ -150,15 +150,14 @@ def test_several_matrices_in_one_have_the_sum_of_their_ranks(tmp_path):
     for name in ("0/query", "0/value"):
         parts[f"{name}/lora_a"] = random.normal(size=(5, 2)).astype(np.float32)
         parts[f"{name}/lora_b"] = random.normal(size=(2, 4)).astype(np.float32)
-    for rslora, scale in ((False, 1.5), (True, 3 / 2**0.5)):
-        options = {"base": "base", "revision": None, "sums": {}, "alpha": 3.0, "rslora": rslora, "dropout": 0.0}
-        peft_folder.write(tmp_path, parts, [fused], **options)
-        (module,) = peft_folder.read(tmp_path).matrices
-        a, b, found = peft_folder.read(tmp_path).matrices[module]
-        assert a.shape == (4, 5) and b.shape == (12, 4) and module == fused.name
-        query, value = (scale * parts[f"{name}/lora_a"] @ parts[f"{name}/lora_b"] for name in ("0/query", "0/value"))
-        wanted = np.concatenate([query.T, np.zeros((4, 5)), value.T])
-        np.testing.assert_allclose(found * b @ a, wanted, rtol=0, atol=1e-5)
+    options = {"base": "base", "revision": None, "sums": {}, "alpha": 3.0, "dropout": 0.0}
+    peft_folder.write(tmp_path, parts, [fused], **options)
+    (module,) = peft_folder.read(tmp_path).matrices
+    a, b, scale = peft_folder.read(tmp_path).matrices[module]
+    assert a.shape == (4, 5) and b.shape == (12, 4) and module == fused.name
+    query, value = (1.5 * parts[f"{name}/lora_a"] @ parts[f"{name}/lora_b"] for name in ("0/query", "0/value"))
+    wanted = np.concatenate([query.T, np.zeros((4, 5)), value.T])
+    np.testing.assert_allclose(scale * b @ a, wanted, rtol=0, atol=1e-5)
 
 
 def test_a_target_is_named_in_full_where_its_end_is_anothers(tmp_path):
@@ -166,6 +165,6 @@ def test_a_target_is_named_in_full_where_its_end_is_anothers(tmp_path):
     matrices = [Matrix(f"encoder.layer.{n}.{end}", [f"{n}/{end}"]) for n in range(2) for end in ends]
     for adapted, wanted in ((ends[:1], ["attention.output.dense"]), (ends[1:], [m.name for m in matrices[1::2]])):
         parts = {f"{n}/{end}/lora_{side}": np.ones((3, 3)) for n in range(2) for end in adapted for side in "ab"}
-        options = {"base": "base", "revision": None, "sums": {}, "alpha": 3.0, "rslora": False, "dropout": 0.0}
+        options = {"base": "base", "revision": None, "sums": {}, "alpha": 3.0, "dropout": 0.0}
         peft_folder.write(tmp_path, parts, matrices, **options)
         assert json.loads((tmp_path / model_folder.ADAPTER).read_text())["target_modules"] == wanted

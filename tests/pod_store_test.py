@@ -127,7 +127,7 @@ PARTS = """
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from support import toy_store
-from retrieval import files
+from retrieval.common import files
 from retrieval.common.runtime import ending, hosts
 from retrieval.common.runtime.store import Store
 from retrieval.training.checkpoint import Checkpointer, drop_damaged

@@ -128,7 +128,26 @@ def test_published_counts(shared_data):
     assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
 
 
-OPTIONS = {"sets.reqa_sentences": False, "sets.distractors": 0}
+OPTIONS = {"sets.known_articles": False, "sets.reqa_sentences": False, "sets.distractors": 0}
+
+
+def of_corpus(tiny, folder, *titles):
+    lines = [json.dumps({"_id": str(number), "title": title, "text": "A b."}) for number, title in enumerate(titles)]
+    (folder / "passages-0.jsonl").write_text("\n".join(lines))
+    (value,) = reqa.SquadFiles().read(
+        str(tiny), Given({"sets.known_articles": True, "sets.reqa_sentences": False}, folder, folder)
+    )
+    return value
+
+
+def test_only_articles_of_the_corpus_are_asked_about(tiny, tmp_path, caplog):
+    value = of_corpus(tiny, tmp_path, "Elsewhere", "more")
+    rest = {**SQUAD, "data": [article for article in SQUAD["data"] if article["title"] == "More"]}
+    alone = reqa.read_squad([write(tmp_path / "more.json", rest)])
+    assert (value.queries, value.candidates, value.qrels) == (alone.queries, alone.candidates, alone.qrels)
+    assert "left out 1 of 2 articles, which the corpus does not have" in caplog.text
+    with pytest.raises(UserError, match="not one question with an article that the corpus has"):
+        of_corpus(tiny, tmp_path, "Elsewhere")
 
 
 def test_candidates_can_be_sentences_alone(tiny, tmp_path):

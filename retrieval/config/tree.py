@@ -124,6 +124,7 @@ declare(
     labelled=Field("", PATHS, "labelled examples (below): the texts of a file are its candidates"),
     reqa=Field("", PATHS, "SQuAD v1.1, as ReQA"),
     reqa_sentences=Field(False, SWITCH, "reqa, nq: whether a candidate is its sentence alone, without its paragraph"),
+    known_articles=Field(False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too"),
     distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
     squad=Field("", PATHS, "SQuAD v1.1: the questions of the first file, over the paragraphs of all"),
     nq=Field("", PATHS, "Natural Questions, full or simplified, as ReQA"),
@@ -386,7 +387,6 @@ declare(
         "matrices with an adapter, also by the names of a family, such as q_proj; ('all',): every one of a layer",
         goes_with="train.lora.rank",
     ),
-    rslora=Field(False, SWITCH, "whether alpha is divided by the rank's root (rsLoRA)", goes_with="train.lora.rank"),
     dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter", goes_with="train.lora.rank"),
     base=Field(
         "stored", choice("stored", "bfloat16", "float32"), "type of the frozen parameters", goes_with="train.lora.rank"

@@ -195,7 +195,6 @@ def write(
     revision: str | None,
     sums: Mapping[str, str],
     alpha: float,
-    rslora: bool,
     dropout: float,
 ) -> None:
     """Writes an adapter into a folder that is there, as PEFT reads it onto an `AutoModel`.
@@ -216,10 +215,10 @@ def write(
         a_RI = np.concatenate([adapters[f"{part}/{A}"].T for part in adapted])
         b_POCR = np.zeros((len(matrix.parts), size, count, rank), np.float32)
         for place, part in enumerate(adapted):
-            b_POCR[matrix.parts.index(part), :, place] = adapters[f"{part}/{B}"].T * (count**0.5 if rslora else 1)
+            b_POCR[matrix.parts.index(part), :, place] = adapters[f"{part}/{B}"].T
         b_OR = b_POCR.reshape(-1, count * rank)
         tensors |= {f"{_WRAPPED}{matrix.name}.lora_A.weight": a_RI, f"{_WRAPPED}{matrix.name}.lora_B.weight": b_OR}
-        of_matrix = alpha if rslora else alpha * count
+        of_matrix = alpha * count
         ranks[matrix.name], alphas[matrix.name] = rank * count, int(of_matrix) if of_matrix % 1 == 0 else of_matrix
     rank, of_all = min(ranks.values()), min(alphas.values())
     config = {
@@ -232,7 +231,7 @@ def write(
         "rank_pattern": {name.replace(".", r"\."): value for name, value in ranks.items() if value != rank},
         "alpha_pattern": {name.replace(".", r"\."): value for name, value in alphas.items() if value != of_all},
         "target_modules": _targets(ranks, [matrix.name for matrix in matrices]),
-        "use_rslora": rslora,
+        "use_rslora": False,
         "lora_dropout": dropout,
         "bias": "none",
         "fan_in_fan_out": False,

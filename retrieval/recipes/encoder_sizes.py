@@ -61,7 +61,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
 def adapter_scale(config: ConfigDict) -> float:
     """What the product of an adapter is multiplied by."""
     fields = config.train.lora
-    return fields.alpha / (fields.rank**0.5 if fields.rslora else fields.rank) if fields.rank else 0.0
+    return fields.alpha / fields.rank if fields.rank else 0.0
 
 
 def architecture_of(model: ConfigDict) -> Architecture:

@@ -48,6 +48,16 @@ def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
     return itertools.chain.from_iterable(map(beir.read_candidates, paths))
 
 
+def corpus_titles(corpus: Path, setting: str) -> set[str]:
+    """The titles of the articles of a prepared corpus, each as `title_key` has it."""
+    return {title_key(passage.title) for passage in corpus_passages(corpus, setting)}
+
+
+def title_key(title: str) -> str:
+    """A title for comparing: SQuAD writes 'Super_Bowl_50', a dump 'Super Bowl 50'."""
+    return " ".join(title.replace("_", " ").split()).casefold()
+
+
 def _pairs(passages: Iterable[Candidate], queries: Collection[str], known: Collection[bytes]) -> Iterator[Candidate]:
     """The pairs of passages that have no query as a sentence, and whose text is not known, by its digest."""
     for passage in passages:

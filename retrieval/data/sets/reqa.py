@@ -19,9 +19,9 @@ from retrieval.common.parsing import foreign_json, text_files
 from retrieval.common.runtime import hashing
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, relevance
+from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
 
 SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
 _MISPLACED = "answers without a sure place in their paragraph, left out"
@@ -49,7 +49,9 @@ class Paragraph:
     article: str = ""
 
 
-def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
+def read_squad(
+    paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
+) -> beir.RetrievalSet:
     """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
@@ -60,14 +62,22 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 
     From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
 
+    Args:
+      is_asked: whether an article's paragraphs and questions are taken, by its title. The log counts the others.
+
     Raises:
       UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
         `tfds_source.examples`.
     """
-    value = build("reqa", (paragraph for path in paths for paragraph in paragraphs(path)))
+    articles: dict[str, bool] = {}
+    of_files = (paragraph for path in paths for paragraph in paragraphs(path))
+    value = build("reqa", (p for p in of_files if articles.setdefault(p.article, is_asked(p.article))))
+    if left_out := list(articles.values()).count(False):
+        _log.warning("ReQA: left out %d of %d articles, which the corpus does not have", left_out, len(articles))
     if not value.queries:
+        needed = "an article that the corpus has" if left_out else "an answer"
         named = ", ".join(map(str, paths)) or "no SQuAD file"
-        raise UserError(f"{named}: not one question with an answer; name a file of SQuAD")
+        raise UserError(f"{named}: not one question with {needed}; name a file of SQuAD")
     return value
 
 
@@ -240,15 +250,20 @@ class SquadFiles(_OfSquad):
     name = "reqa"
     what = "SQuAD v1.1, or TFDS, as ReQA"
     setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
-    options = SENTENCES
+    options = ("sets.known_articles", *SENTENCES)
 
     def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
-        whole = read_squad(split(value))
+        titles = None
+        if context.options["sets.known_articles"]:
+            titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
+        whole = read_squad(split(value), lambda article: titles is None or open_domain.title_key(article) in titles)
         yield sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
         check_sentences(options)
+        if options["sets.known_articles"] and not has_corpus:
+            raise UserError(f"config.sets.known_articles=True {NOT_PREPARED}")
 
 
 def read_open_squad(first: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:

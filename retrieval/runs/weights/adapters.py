@@ -99,10 +99,9 @@ def _continued(config: ConfigDict, folder: EncoderFolder) -> dict[str, np.ndarra
     known = {part.rpartition("/")[2] for matrix in matrices for part in matrix.parts}
     are_ours = (rank, named) == (fields.rank, known & lora.modules(fields.targets))
     if not are_ours or abs(theirs / adapter_scale(config) - 1) > 1e-6:
-        alpha = theirs * (rank**0.5 if fields.rslora else rank)
         raise UserError(
             f"{folder.path}: an adapter of other sizes; set\n  --config.{_GROUP}.rank={rank} "
-            f"--config.{_GROUP}.alpha={alpha:g} --config.{_GROUP}.targets={','.join(sorted(named))}\n"
+            f"--config.{_GROUP}.alpha={theirs * rank:g} --config.{_GROUP}.targets={','.join(sorted(named))}\n"
             f"or {_MERGED}"
         )
     return {
@@ -144,7 +143,7 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
         (place / file).unlink()
     weights = tensor_files.find(model_folder.base_of(folder.place) or folder.place)
     sums = files.checksums(weights[0].parent, weights)
-    options = {"alpha": fields.alpha, "rslora": fields.rslora, "dropout": fields.dropout}
+    options = {"alpha": fields.alpha, "dropout": fields.dropout}
     peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, sums=sums, **options)
 
 
