@@ -169,7 +169,8 @@ def test_a_wrong_study_is_refused_before_any_run(said, tmp_path):
 
 
 def test_a_second_study_in_a_busy_folder_changes_nothing(tmp_path):
-    code = "import pathlib, sys; from retrieval.common import files; files.lock(pathlib.Path(sys.argv[1])); print(); input()"
+    lock = "files.lock(pathlib.Path(sys.argv[1])); print(); input()"
+    code = f"import pathlib, sys; from retrieval.common import files; {lock}"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
