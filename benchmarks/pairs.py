@@ -1,6 +1,5 @@
 """Pairs of a prepared corpus in a file, so that systems which share no process train on the same ones."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +63,7 @@ def smallest_share(config: "ConfigDict", batches: Sequence[Rows], side: str, lea
     for share in (round(least + 0.02 * i, 2) for i in range(int((1 - least) / 0.02) + 1)):
         changed.data.pack.update(query=share, document=share)
         packing = recipe_of(changed).packing()
-        alone = dataclasses.replace(packing, texts={side: packing.texts[side]})
+        alone = packing._replace(texts={side: packing.texts[side]})
         if all(alone.pack(lane) for rows in batches for lane in _lanes(rows, alone)):
             return share
     return None

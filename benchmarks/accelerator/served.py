@@ -37,8 +37,6 @@ def attempts(given: Given) -> Iterator[Attempt]:
     for pause in _PAUSES:
         title = f"which ask again {'at once' if not pause else f'after {1000 * pause:.0f} ms'}"
         yield Attempt(f"{sizes['clients']} clients, {title}", lambda pause=pause: _ask(given, sizes, pause, opened))
-    for batcher in opened:
-        batcher.close()
 
 
 def _ask(given: Given, sizes: Mapping[str, Any], pause: float, opened: list[Batcher]) -> Iterator[dict[str, Any]]:
