@@ -127,6 +127,7 @@ def served(models, cache, patch):
     hub.address = f"http://127.0.0.1:{server.server_port}"
     patch.setenv("HF_ENDPOINT", hub.address)
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # as `support.packages` has it
     try:
         yield hub
     finally:
