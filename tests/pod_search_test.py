@@ -90,7 +90,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
 from retrieval.methods.reader import answer_stage, recipe
-from retrieval.stages import pod_search
+from retrieval.runs.ranking import pod_search
 
 hosts.connect()
 folder = Path(sys.argv[1])
@@ -171,7 +171,8 @@ import numpy as np
 from retrieval import cli
 from retrieval.common.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import index, pod_search
+from retrieval.runs.ranking import pod_search
+from retrieval.stages import index
 
 folder, task = Path(sys.argv[1]), sys.argv.pop(2)
 queries = np.load(folder / "queries.npy")

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from configs import bm25
 from retrieval import cli, study
 from retrieval.common.errors import UserError
-from retrieval.runs.pipeline.records import made_from, read_record, write_record
+from retrieval.runs.pipeline.records import fingerprint, read_record, write_record
 from retrieval.studies import run_table
 from retrieval.studies.claims import Cell, Report, Row, Table
 
@@ -50,7 +50,7 @@ def worker(monkeypatch):
     def start(entry, compiled):
         log = open(entry.run.folder / "log.txt", "w")  # noqa: SIM115
         for stage in entry.run.config.stages if entry.run.config.corpus not in ("broken", "killed", "slow") else ():
-            record = {"done": True, "inputs": made_from(entry.run, stage), "seconds": 0, "outputs": {}}
+            record = {"done": True, "inputs": fingerprint(entry.run, stage), "seconds": 0, "outputs": {}}
             write_record(entry.run, stage, record)
         command = [sys.executable, "-c", WORKER, str(entry.run.folder)]
         return subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
