@@ -1,6 +1,7 @@
 """`configs/own.py`: documents and a published model, or towers of their own; then labelled pairs on top."""
 
 import json
+import logging
 import math
 
 import pytest
@@ -43,8 +44,13 @@ def documents(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own(documents):
-    run = make_run("local", documents / "run", corpus=str(documents / "docs"))
+    """A run over the documents; what preparing them warns of is in its list."""
+    run, warnings, handler = make_run("local", documents / "run", corpus=str(documents / "docs")), [], logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
     execute(run, "prepare", "sets")
+    logging.getLogger().removeHandler(handler)
+    assert any("prepare: corpus: pairs of WLP: 0 of 60" in text for text in warnings)
     return run
 
 
@@ -52,7 +58,6 @@ def test_it_trains_for_epochs_on_existing_tasks(own, caplog):
     own.config.loop.update(validate_every=100, checkpoint_every=100)
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
-    assert "train: corpus: pairs of WLP: 0 of 60" in caplog.text and "MLM" not in caplog.text
     tasks = holdout.statistics_at(json.loads((own.corpus / "stats.json").read_text()), 0.15)["tasks"]
     epoch = tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]
     lines = [json.loads(line) for line in (own.folder / "metrics" / "train.jsonl").read_text().splitlines()]
