@@ -9,8 +9,10 @@ import tensorflow as tf
 from support import tiny
 
 from retrieval.common import files
+from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.deepct import task
+from retrieval.runs.pipeline import preflight
 from retrieval.search.words import Words
 
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
@@ -90,3 +92,22 @@ def test_words_that_queries_ask_for_get_more(trained):
     counts = files.read_json(trained.record("weigh"))["details"]["reqa"]
     assert counts["passages longer than the model reads"] == 0
     assert counts["passages"] == len(records) and counts["words kept"] == sum(map(len, words))
+
+
+def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
+    stages = ("index", "evaluate", "report")
+    index = {"index.words": ("bm25", "deepct"), "index.term_weights": str(trained.folder / "term_weights")}
+    base = {"stages": stages, "base": str(trained.folder)}
+    run = tiny.make_run("evaluate", inputs, tmp_path / "run", **base, **index)
+    preflight.check(run, stages)
+    tiny.execute(run)
+    rows = files.read_json(run.folder / "results.json")
+    assert {row["system"] for row in rows} == {"bm25", "deepct"}
+    path = trained.folder / "term_weights" / "reqa.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b": 1", b": 7", 1))
+    try:
+        with pytest.raises(UserError, match=r"term_weights/reqa\.jsonl: damaged.*--stage=weigh makes it again in "):
+            tiny.execute(run, "index")
+    finally:
+        path.write_bytes(content)

@@ -31,7 +31,7 @@ def test_a_function_gives_the_embeddings_of_the_export(tmp_path):
     ("family", "message"),
     [
         ("bert", r"needs the package .*onnx.*, which is not installed: pip install '\.\[onnx\]' && pip install --no-"),
-        ("mpnet", "of the family mpnet has a bias by distance"),
+        ("mpnet", "the family mpnet has a bias by distance"),
     ],
 )
 def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path, monkeypatch, family, message):
