@@ -110,7 +110,9 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path, capsys):
     do(make_study(**CHAIN), tmp_path)
     assert do(make_study(**CHAIN), tmp_path) == ([], {})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["e"], {})
-    write_record(run_table.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {"fields": {}}})
+    write_record(
+        run_table.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {"fields": {}}}
+    )
     assert run_program(make_study(**CHAIN), tmp_path, ["b", "c"], shown=True) == 0
     assert capsys.readouterr().out == "done\td\ndone\tb\nto do\tc\n"
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c", "a", "e"], {})
