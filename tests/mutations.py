@@ -47,12 +47,18 @@ def mutate(protection):
     """Why the test of a protection did not notice that it was gone; '' where it did."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "repository"
-        shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
+        shutil.copytree(REPOSITORY, copy, ignore=_left_out)
         path = copy / "retrieval" / protection["file"]
         mutant = source_of(protection, copy).replace(protection["code"], protection["without"])
         path.write_text(mutant, encoding="utf-8")
         code, said = run(copy, protection["test"])
     return "" if code is None or (code == 1 and " failed" in said) else said[-2000:]
+
+
+def _left_out(folder, names):
+    """What is no code: hidden, compiled, or in the folder of runs that lies beside the package."""
+    mine = {"runs"} if Path(folder) == REPOSITORY else set()
+    return {name for name in names if name.startswith(".") or name in mine | {"__pycache__"}}
 
 
 def run(copy, test):
