@@ -3,6 +3,7 @@
 import functools
 import gc
 import gzip
+import logging
 import os
 import pathlib
 import pickle
@@ -137,6 +138,16 @@ def plots():
         patch.setattr(display, "save", save)
         patch.setattr(report_page, "_image", lambda plot: "<img>")
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_log():
+    """What a program that a test runs in this process does to the log ends with the test."""
+    log = logging.getLogger("retrieval")
+    before = log.handlers, log.propagate, log.level
+    yield
+    log.handlers, log.propagate, level = before
+    log.setLevel(level)
 
 
 @pytest.fixture

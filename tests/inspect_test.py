@@ -1,7 +1,6 @@
 """The stage `inspect`: mistakes in texts and labelled examples are counted, told in the log, and written down."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -59,8 +58,7 @@ def labelled(tmp_path_factory):
     return run
 
 
-def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("retrieval"), "propagate", True)
+def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplog):
     execute(labelled, "inspect")
     seen, said = found(labelled), capsys.readouterr().out
     likely = "hard negatives nearly the same as a positive of their query: likely no negatives"

@@ -21,7 +21,6 @@ NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** 
 
 
 def test_elsewhere_progress_is_now_and_then_a_line_of_the_log(monkeypatch, caplog, capsys):
-    monkeypatch.setattr(logging.getLogger("retrieval"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="retrieval"):
         assert list(terminal.progress(range(3), desc="brief")) == [0, 1, 2]
         assert not caplog.messages
@@ -40,7 +39,7 @@ def test_text_of_any_kind_leaves_a_terminal_alone():
     assert terminal.printable("\ud800") == r"\ud800"
 
 
-def test_errors_and_the_log_leave_a_terminal_alone(capsys, monkeypatch):
+def test_errors_and_the_log_leave_a_terminal_alone(capsys):
     with pytest.raises(SystemExit):
         cli._fail(f"a: line 1: the _id '{NASTY}'")
     terminal.set_up_logging()
