@@ -24,7 +24,7 @@ from benchmarks.ours.training import TrainStep
 from retrieval import cli
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.protected import check_run

@@ -17,7 +17,7 @@ from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.filler import FILLER
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import recipe_of
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""

@@ -12,7 +12,7 @@ from support.tiny import CHEAP, complete, execute, make_run
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.methods.clusters import refresh
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import versions
 from retrieval.runs.fitting.refresh_kind import kind_of
 from retrieval.runs.pipeline import preflight

@@ -11,7 +11,7 @@ from configs.studies import pretraining_tasks
 from retrieval import cli
 from retrieval.config import experiment
 from retrieval.config.fields import check_value, declared
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.records import get_field

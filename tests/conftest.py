@@ -44,7 +44,7 @@ _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
         *("accelerator_devices", "artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
-        *("on_mesh", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
+        *("inference", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
         *("source_runs", "tasks"),
         *("optimizers", "training_length", "vector_codes"),
     )

@@ -14,7 +14,7 @@ from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.runs.fitting import validation

@@ -15,7 +15,7 @@ from support.tiny import execute, make_run
 from retrieval.data.sets import answers, beir, qa
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.trained import READERS
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.weights import initial_parameters

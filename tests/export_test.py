@@ -17,8 +17,8 @@ from retrieval.common.runtime import model_folder
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.models import export_files as folders
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.inference import token_types
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows
 from retrieval.runs.pipeline import records
 from retrieval.runs.weights import initial_parameters, trained_run

@@ -14,7 +14,7 @@ from support.tiny import execute, make_config, make_run
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.models.encoder_folder import EncoderFolder
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.weights import initial_parameters

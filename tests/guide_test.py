@@ -14,7 +14,7 @@ from retrieval.api.loading import load
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import examples
 from retrieval.runs.pairs import guided_pairs
 from retrieval.runs.pipeline import preflight

@@ -16,7 +16,7 @@ from retrieval.common.runtime import hub
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.methods.writer.stage import check_published
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run

@@ -16,7 +16,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 
 torch, transformers, peft = package("torch"), package("transformers"), package("peft")
 

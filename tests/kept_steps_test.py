@@ -8,7 +8,7 @@ import pytest
 from support.tiny import CHEAP, execute, make_run
 
 from retrieval.common.errors import UserError
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.weights import train_state

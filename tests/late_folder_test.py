@@ -19,7 +19,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.late_interaction.folder import LateFolder, write
 from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.weights import initial_parameters
 from retrieval.runs.weights.trained_model import Trained

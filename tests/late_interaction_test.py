@@ -16,7 +16,7 @@ from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.model import token_vectors, with_marks
 from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of
 
 B, K, A, L, V = 8, 2, 8, 12, 40

@@ -14,7 +14,7 @@ from retrieval.methods.late_interaction.residuals import Codec, packed
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import pooled
-from retrieval.recipes.placement import local_mesh
+from retrieval.recipes.parameters import local_mesh
 from retrieval.search import sharded_map
 
 QUERY = np.array([[0.6, 0.8], [0.8, -0.6]], np.float32)

@@ -7,7 +7,7 @@ import pytest
 from support.tiny import CHEAP, make_config
 
 from retrieval.common.errors import UserError
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.training.optimizer import decayed
 

@@ -22,7 +22,7 @@ from retrieval.common.runtime import model_folder
 from retrieval.common.runtime.signals import PreemptedError
 from retrieval.config import experiment
 from retrieval.models import peft_folder, tensor_files
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.pipeline import records, runner
 from retrieval.runs.pipeline.run import Run

@@ -10,7 +10,7 @@ from support.tiny_towers import LORA, VOCABULARY, begin, make_config, run
 from retrieval.common.errors import UserError
 from retrieval.models import lora
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model
 from retrieval.runs.weights import adapters
 from retrieval.training import frozen

@@ -9,7 +9,7 @@ from support.tiny import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.training.objectives.in_batch_softmax import InBatchSoftmax
 

@@ -12,7 +12,7 @@ from support.tiny import CHEAP, execute, make_run
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.signals import PreemptedError
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import training_length
 from retrieval.runs.pipeline import preflight, protected, records, runner

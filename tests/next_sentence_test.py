@@ -26,7 +26,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
 from retrieval.runs.weights import initial_parameters, trained_run
 

@@ -12,7 +12,7 @@ from configs import ict_bfs_wlp
 from retrieval.common.errors import UserError
 from retrieval.methods.quadruplets.loss import Quadruplet
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 from retrieval.runs.pipeline import preflight
 from retrieval.training.candidates import inner_products

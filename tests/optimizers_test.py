@@ -8,7 +8,7 @@ import pytest
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
 from retrieval.common.errors import UserError
-from retrieval.recipes.placement import is_stacked, make_mesh, parameters_of
+from retrieval.recipes.parameters import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import refresh_kind, training_length
 from retrieval.runs.weights import train_state

@@ -9,8 +9,8 @@ from flax import nnx
 
 from retrieval.common.errors import UserError
 from retrieval.data.examples.packing import PackedLane, Packing, Rows, choose_rows
-from retrieval.recipes import batch_fields
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes import batch_texts
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training import sharding
 
@@ -266,7 +266,7 @@ def test_a_device_encodes_only_its_lanes():
     bound = bind(model)
 
     def encode(params, batch):
-        return batch_fields.embed(bound(params).encode_documents, batch, "document", None, 0)
+        return batch_texts.embed(bound(params).encode_documents, batch, "document", None, 0)
 
     mesh = jax.make_mesh((8,), ("data",))
     with jax.set_mesh(mesh):

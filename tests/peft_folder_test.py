@@ -18,7 +18,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.peft_folder import Matrix
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 
 QUERY, KEY = "encoder.layer.1.attention.self.query", "encoder.layer.0.attention.self.key"
 

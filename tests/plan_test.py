@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
 from retrieval.common.errors import UserError
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import training_length
 from retrieval.runs.pipeline import runner
 from retrieval.runs.pipeline.run import Run

@@ -14,7 +14,7 @@ from support import children, toy_corpus
 from support.tiny import TINY
 
 from retrieval.config import experiment
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.towers import build_towers
 
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")

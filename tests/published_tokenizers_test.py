@@ -12,7 +12,7 @@ from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import WordPiece
-from retrieval.recipes.on_mesh import token_types
+from retrieval.recipes.inference import token_types
 
 AS_IT_IS = {"tokenizer_class": "PreTrainedTokenizerFast"} | NAMES
 OF_BERT = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | NAMES

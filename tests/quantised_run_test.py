@@ -16,7 +16,7 @@ import retrieval
 from retrieval.api.own_search import OwnSearch
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import trained_run

@@ -15,7 +15,7 @@ from support.tiny import execute
 
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
-from retrieval.recipes.placement import local_mesh, make_mesh
+from retrieval.recipes.parameters import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runs.fitting import validation, versions

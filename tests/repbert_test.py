@@ -19,7 +19,7 @@ from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.runs.fitting.examples import is_in_order
 from retrieval.training.objectives.margins import NO_DOCUMENT

@@ -15,8 +15,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.reranker.trained import JoinedRows
-from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.inference import token_types
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training.collapse import SPREAD, Collapse
 

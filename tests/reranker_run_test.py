@@ -15,8 +15,8 @@ from retrieval.methods.reranker.model import load_cross_encoder
 from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
-from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.inference import token_types
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.weights import initial_parameters, trained_run

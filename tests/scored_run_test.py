@@ -15,7 +15,7 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hub_datasets
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run

@@ -17,7 +17,7 @@ from retrieval.common.errors import UserError
 from retrieval.methods.writer import decoding, examples, recipe, stage
 from retrieval.methods.writer.model import teacher_forced
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, make_mesh, parameters_of
+from retrieval.recipes.parameters import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.ranking.collection import collections

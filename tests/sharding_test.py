@@ -9,7 +9,7 @@ from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config
 
 from retrieval.common.errors import UserError
 from retrieval.models import products, transformer
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model, build_model, check_chunks, recipe_of
 from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import sharding

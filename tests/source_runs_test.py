@@ -24,7 +24,7 @@ from retrieval.data.labelled.merged_groups import MergedGroups, WithoutPositives
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.recipes import source_objective
-from retrieval.recipes.placement import bind, make_mesh, parameters_of
+from retrieval.recipes.parameters import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.runs.fitting import source_batches, training_length
 from retrieval.runs.fitting.examples import abstract_batch, abstract_batches

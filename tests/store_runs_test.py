@@ -20,7 +20,7 @@ from retrieval import cli, main
 from retrieval.common import files, terminal
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, ending, lease
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.pipeline import downloads, preflight, records, runner
 from retrieval.runs.pipeline.run import Run

@@ -18,7 +18,7 @@ from retrieval.data.labelled.teacher_scores import TeacherScores, write
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.models.text import Text
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import has_teacher, recipe_of
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import preflight

@@ -7,7 +7,7 @@ from support.tiny import make_config
 
 from retrieval.common.runtime import devices
 from retrieval.models.two_tower import TwoTower
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, build_towers
 from retrieval.runs.fitting import validation
 from retrieval.search.exact import ExactIndex

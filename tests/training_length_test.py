@@ -3,7 +3,7 @@
 import pytest
 
 from configs import ict_bfs_wlp
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import training_length
 
 

@@ -23,8 +23,8 @@ from benchmarks.accelerator.outcomes import DEPTHS, DONE
 from benchmarks.accelerator.work import Attempt, Given
 from retrieval.common.errors import UserError
 from retrieval.data.examples.example_kind import PERCENT, share
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import bind
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import bind
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.search.exact import ExactIndex
@@ -257,10 +257,10 @@ class Curves:
         config, size = self._config(arm, False), self._settings["encode"]
         if arm.encoder not in self._embedders:
             model = abstract_model(config, self._pack.vocab_size)
-            on_mesh = OnMesh(config, model, self._pack.special("sep"), self._mesh)
+            inference = Inference(config, model, self._pack.special("sep"), self._mesh)
             self._embedders[arm.encoder] = (
-                on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None)),
-                on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None)),
+                inference.compiled(lambda towers, text: towers.encode_queries(text, None)),
+                inference.compiled(lambda towers, text: towers.encode_documents(text, None)),
             )
         sides = [(embedder(params), rows) for embedder, rows in zip(self._embedders[arm.encoder], self._rows)]
         for embed, rows in sides:  # compiled before the clock runs

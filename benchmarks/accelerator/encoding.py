@@ -15,9 +15,9 @@ from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.measure import timed
 from benchmarks.ours import training
 from retrieval.common.runtime.filler import FILLER
-from retrieval.recipes.batch_fields import embed
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import bind, parameters_of, shardings_of
+from retrieval.recipes.batch_texts import embed
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import bind, parameters_of, shardings_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import build_towers
 from retrieval.search.encoding import encode_rows
@@ -49,8 +49,8 @@ def _by_length(given: Given, name: str, sizes: Mapping[str, int]) -> Iterator[di
     """Batches of texts of like length, from token ids to embeddings on the host."""
     config, towers = _towers(given, name)
     mesh = training.one_device()
-    on_mesh = OnMesh(config, towers, given.pack.special("sep"), mesh)
-    run = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))(parameters_of(towers))
+    inference = Inference(config, towers, given.pack.special("sep"), mesh)
+    run = inference.compiled(lambda towers, text: towers.encode_documents(text, None))(parameters_of(towers))
     count = min(sizes["documents"], len(given.pack["candidate_paragraph"]))
     ids_NL, _ = given.pack.candidate_rows(np.arange(count), sizes["document_length"])
     tokens = [row[row != FILLER].tolist() for row in ids_NL]

@@ -25,7 +25,7 @@ from benchmarks.accelerator.work import Attempt, Given, perform
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, gather, parameters_of, shardings_of
+from retrieval.recipes.parameters import bind, gather, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.search import exact
 from retrieval.search.vector_codes import FLOAT32, Form, Packing, ranges_of

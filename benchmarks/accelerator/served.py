@@ -16,8 +16,8 @@ from benchmarks.accelerator import step
 from benchmarks.accelerator.work import Attempt, Given
 from benchmarks.ours import training
 from retrieval.common.runtime.filler import FILLER
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.towers import build_towers
 from retrieval.search.encoding import encode_few
 from retrieval.search.exact import ExactIndex
@@ -72,8 +72,8 @@ def _search(given: Given, sizes: Mapping[str, Any]) -> Callable[[list[list[int]]
     config = step.config_of(given, step.STEPS["L12 H768"])
     config.model.unroll = 1
     towers = build_towers(config, given.pack.vocab_size)
-    on_mesh = OnMesh(config, towers, given.pack.special("sep"), training.one_device())
-    embed = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))(parameters_of(towers))
+    inference = Inference(config, towers, given.pack.special("sep"), training.one_device())
+    embed = inference.compiled(lambda towers, text: towers.encode_queries(text, None))(parameters_of(towers))
     rng = np.random.default_rng(0)
     index = ExactIndex(rng.standard_normal((sizes["rows"], config.model.embed_dim), np.float32))
 

@@ -18,7 +18,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from benchmarks.ours import training
     from retrieval.data.sets import beir
     from retrieval.data.tokenizers.vocab import WordPiece
-    from retrieval.recipes.placement import parameters_of
+    from retrieval.recipes.parameters import parameters_of
     from retrieval.recipes.towers import Embedder, build_towers, candidate_windows
     from retrieval.search import encoding
 

@@ -11,7 +11,7 @@ from retrieval.common.runtime.store import is_url
 from retrieval.config import experiment
 from retrieval.models.encoders.family import is_encoder
 from retrieval.recipes import towers
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import downloads, preflight, records
 from retrieval.runs.pipeline.run import Run

@@ -13,7 +13,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.recipes import towers
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.placement import local_mesh
+from retrieval.recipes.parameters import local_mesh
 from retrieval.recipes.towers import Embedder
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.ranking import indexes

@@ -32,7 +32,7 @@ from retrieval.models.export_files import DOCUMENT, QUERY
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.towers import build_towers
 
 FOLDER = "onnx"
@@ -150,7 +150,7 @@ def _embed(
 
 
 def _types(ids_BL: jax.Array, sep_id: int) -> jax.Array:
-    """As `on_mesh.token_types`: 1 behind the first [SEP], where a document's text follows its title."""
+    """As `inference.token_types`: 1 behind the first [SEP], where a document's text follows its title."""
     is_sep_BL = (ids_BL == sep_id).astype(jnp.int32)
     return jnp.where(ids_BL == FILLER, 0, jnp.minimum(jnp.cumsum(is_sep_BL, axis=1) - is_sep_BL, 1))
 

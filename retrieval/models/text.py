@@ -32,8 +32,8 @@ class Text:
       positions_RL: the place of a token in its text: 0, 1, ... from the text's first token on.
       starts_GC: where in its group a text begins, as `row * L + offset`; None where row b holds text b alone, from
         offset 0 on.
-      unseen_RL: 1 for a token that sees others and that none sees, not even itself, as those that fill up a query of
-        ColBERT; None where there is none.
+      unattended_RL: 1 for a token that attends and that none attends to, not even itself, as those that fill up a
+        query of ColBERT; None where there is none.
     """
 
     ids_RL: jax.Array
@@ -41,7 +41,7 @@ class Text:
     segments_RL: jax.Array
     positions_RL: jax.Array
     starts_GC: jax.Array | None = None
-    unseen_RL: jax.Array | None = None
+    unattended_RL: jax.Array | None = None
 
     @classmethod
     def from_ids(cls, ids_BL: jax.Array, types_BL: jax.Array) -> "Text":
@@ -104,7 +104,7 @@ def same_text(text: Text) -> jax.Array:
 
 
 def seen_tokens(
-    segments_RL: jax.Array, causal: bool = False, reach: int | None = None, unseen_RL: jax.Array | None = None
+    segments_RL: jax.Array, causal: bool = False, reach: int | None = None, unattended_RL: jax.Array | None = None
 ) -> jax.Array:
     """Whether each token sees each other one of its row, bool [R, L, L]; every token sees itself.
 
@@ -113,7 +113,7 @@ def seen_tokens(
     Args:
       causal: whether a token sees none behind it.
       reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
-      unseen_RL: as `Text` has it. Such a token sees itself where it would see nothing.
+      unattended_RL: as `Text` has it. Such a token sees itself where it would see nothing.
     """
     place_L = jnp.arange(segments_RL.shape[1])
     distance_LM = place_L - place_L[:, None]
@@ -122,7 +122,7 @@ def seen_tokens(
         seen_RLM &= distance_LM <= 0
     if reach is not None:
         seen_RLM &= jnp.abs(distance_LM) <= reach
-    if unseen_RL is None:
+    if unattended_RL is None:
         return seen_RLM
-    seen_RLM &= unseen_RL[:, None, :] == 0
+    seen_RLM &= unattended_RL[:, None, :] == 0
     return seen_RLM | (~seen_RLM.any(axis=2, keepdims=True) & (distance_LM == 0))

@@ -43,7 +43,7 @@ class Biased(NamedTuple):
 
 
 # Whom each token sees: a mask as `attention.attend` has it, perhaps with a bias; or the segments of a row and a kernel.
-Sees: TypeAlias = jax.Array | Biased | Segments
+Mask: TypeAlias = jax.Array | Biased | Segments
 
 
 class Transformer(nnx.Module):
@@ -109,15 +109,15 @@ class Transformer(nnx.Module):
             theta = (switches.local_theta if is_local else 0) or switches.rope_theta
             scaling = "" if is_local and switches.local_theta else switches.rope_scaling
             rotation = positions.rotation(text.positions_RL, positions.frequencies(config.head_size, theta, scaling))
-        sees = self._sees(text, rate, switches.reach if is_local else None)
-        return lambda layer, x, number, key: layer(x, sees, key, rotation, number)
+        mask = self._mask(text, rate, switches.reach if is_local else None)
+        return lambda layer, x, number, key: layer(x, mask, key, rotation, number)
 
-    def _sees(self, text: Text, rate: float, reach: int | None) -> Sees:
+    def _mask(self, text: Text, rate: float, reach: int | None) -> Mask:
         config, switches = self.config, self.config.architecture
         settings = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
-        if text.unseen_RL is None and (kernel := fused_attention.kernel_for(*settings)):
+        if text.unattended_RL is None and (kernel := fused_attention.kernel_for(*settings)):
             return Segments(text.segments_RL, kernel, switches.causal, reach)
-        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach, text.unseen_RL)[:, None]
+        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach, text.unattended_RL)[:, None]
         return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
 
 
@@ -141,7 +141,7 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x_RLH: jax.Array,
-        sees: Sees,
+        mask: Mask,
         dropout_key: jax.Array | None,
         rotation: Rotation | None = None,
         number: jax.Array | int = 1,
@@ -156,7 +156,7 @@ class Layer(nnx.Module):
         probability_key, *keys = split(dropout_key, 3)
 
         def attention(x_RLH: jax.Array) -> jax.Array:
-            return self.attention(x_RLH, sees, probability_key, rotation)
+            return self.attention(x_RLH, mask, probability_key, rotation)
 
         def attention_norm(x_RLH: jax.Array) -> jax.Array:
             normed = self.attention_norm(x_RLH)
@@ -204,9 +204,9 @@ class Attention(nnx.Module):
             self.key_norm = norm(config, config.head_size, rngs)
 
     def __call__(
-        self, x_RLH: jax.Array, sees: Sees, dropout_key: jax.Array | None, rotation: Rotation | None = None
+        self, x_RLH: jax.Array, mask: Mask, dropout_key: jax.Array | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        return self.attend(x_RLH, *self.keys_and_values(x_RLH, rotation), sees, dropout_key, rotation)
+        return self.attend(x_RLH, *self.keys_and_values(x_RLH, rotation), mask, dropout_key, rotation)
 
     def keys_and_values(self, x_RMH: jax.Array, rotation: Rotation | None = None) -> tuple[jax.Array, jax.Array]:
         """What tokens offer to those that attend to them, both [R, K, D, M] of K heads, each of which N / K share."""
@@ -217,7 +217,7 @@ class Attention(nnx.Module):
         x_RLH: jax.Array,
         key_RKDM: jax.Array,
         value_RKDM: jax.Array,
-        sees: Sees,
+        mask: Mask,
         dropout_key: jax.Array | None,
         rotation: Rotation | None = None,
     ) -> jax.Array:
@@ -225,15 +225,15 @@ class Attention(nnx.Module):
         config, rate = self.config, self.config.attention_rate
         query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", rotation))
         heads = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
-        if isinstance(sees, Segments):
-            seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), sees)
-        elif isinstance(sees, Biased):
-            seen_RNDL = plain(heads, sees.mask_R1LM, rate, dropout_key, sees.bias_RNLM)
+        if isinstance(mask, Segments):
+            seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), mask)
+        elif isinstance(mask, Biased):
+            seen_RNDL = plain(heads, mask.mask_R1LM, rate, dropout_key, mask.bias_RNLM)
         elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
             factor = factor_type(config.dtype, config.products)
-            seen_RNDL = cpu_attention.attend(heads, sees, rate, dropout_key, factor)
+            seen_RNDL = cpu_attention.attend(heads, mask, rate, dropout_key, factor)
         else:
-            seen_RNDL = attend(heads, sees, rate, dropout_key)
+            seen_RNDL = attend(heads, mask, rate, dropout_key)
         # The axes first: on a TPU a reshape before them costs copies, 1.7 % of the paper's step on a v5e.
         return self.output(seen_RNDL.transpose(0, 3, 1, 2).reshape(*x_RLH.shape[:2], -1))
 

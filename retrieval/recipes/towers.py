@@ -16,7 +16,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
-from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.inference import Inference
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
 from retrieval.search.text_batches import enough
@@ -101,9 +101,9 @@ class Embedder:
         looped = config.copy_and_resolve_references()
         looped.model.unroll = 1
         model = nnx.eval_shape(lambda: build(looped, len(vocabulary)))
-        on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = on_mesh.compiled(lambda towers, text: towers.encode_queries(text, None))
-        self._documents = on_mesh.compiled(lambda towers, text: towers.encode_documents(text, None))
+        inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
+        self._queries = inference.compiled(lambda towers, text: towers.encode_queries(text, None))
+        self._documents = inference.compiled(lambda towers, text: towers.encode_documents(text, None))
         self._config, self._mesh = config, mesh
 
     def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -16,9 +16,9 @@ from retrieval.config.fields import declared, values_of
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers
-from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.batch_texts import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.placement import gather
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import (
     POOL_METRICS,
     RECIPES,

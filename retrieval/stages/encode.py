@@ -20,7 +20,7 @@ from retrieval.config.fields import values_of
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
 from retrieval.runs.fitting import encoding_cost, held_out_questions
 from retrieval.runs.pipeline.run import Run

@@ -17,7 +17,7 @@ from retrieval.common.errors import UserError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import negatives_format
 from retrieval.models.two_tower import TwoTower
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.fitting import held_out_questions
 from retrieval.runs.pairs import hard_negatives, pair_negatives

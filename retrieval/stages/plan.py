@@ -20,7 +20,7 @@ from retrieval.common import files, libraries
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime.arrays import TENSOR
 from retrieval.evaluation import display
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.runs.fitting import examples, source_batches, training_length
 from retrieval.runs.fitting.packed_rows import with_rows

@@ -14,7 +14,7 @@ from retrieval.common.runtime.signals import PreemptedError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.recipes.placement import is_stacked, make_mesh
+from retrieval.recipes.parameters import is_stacked, make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
 from retrieval.runs.fitting import examples, refresh_kind, source_batches, training_length, training_setup
 from retrieval.runs.fitting.refresh_kind import FOLDER, kind_of

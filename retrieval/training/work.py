@@ -20,7 +20,7 @@ def flops(program: ClosedJaxpr | Jaxpr) -> float:
     return sum(map(_flops, jaxpr.eqns))
 
 
-def unseen(length: int, causal: bool, reach: int | None) -> float:
+def unattended(length: int, causal: bool, reach: int | None) -> float:
     """How many tokens of a row a token does not see, on average, because of causality and windows alone.
 
     Args:

@@ -10,7 +10,7 @@ from configs import reqa
 from retrieval.common import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runs.pipeline import records, runner

@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from retrieval.common.runtime import artefacts
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.runs.weights import trained_run
 from support import children, tiny
 

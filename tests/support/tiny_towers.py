@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from configs import ict_bfs_wlp
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import sharding

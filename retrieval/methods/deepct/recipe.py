@@ -20,8 +20,8 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.placement import gather
+from retrieval.recipes.batch_texts import text_of, token_count
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.training.loop import Objective
 

@@ -14,8 +14,8 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import cut, rows_of
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary
 from retrieval.methods.deepct.recipe import DeepCT
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking import passage_lines
@@ -54,8 +54,8 @@ class TermWeigher:
         mesh = local_mesh(config)
         self._length, self._vocabulary = config.data.document_length, vocabulary
         self._rows = -(-_BATCH // mesh.size) * mesh.size
-        on_mesh = OnMesh(config, model, vocabulary.sep_id, mesh)
-        self._weigh = on_mesh.compiled(lambda model, text: model(text, None))(parameters_of(model))
+        inference = Inference(config, model, vocabulary.sep_id, mesh)
+        self._weigh = inference.compiled(lambda model, text: model(text, None))(parameters_of(model))
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """How many passages are longer than the model reads: words behind that get no weight."""

@@ -15,7 +15,7 @@ from retrieval.methods.late_interaction.token_marks import FILLED
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.batch_fields import text_of
+from retrieval.recipes.batch_texts import text_of
 from retrieval.training.chunks import in_chunks
 
 
@@ -37,7 +37,7 @@ class LateInteraction(nnx.Module):
 
 def with_marks(text: Text, marks_RL: jax.Array, unattended: bool) -> Text:
     """The text whose tokens do not see those that fill it up, where these are `unattended`."""
-    return dataclasses.replace(text, unseen_RL=(marks_RL == FILLED).astype(jnp.int32)) if unattended else text
+    return dataclasses.replace(text, unattended_RL=(marks_RL == FILLED).astype(jnp.int32)) if unattended else text
 
 
 def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
@@ -58,7 +58,7 @@ def token_vectors(
     chunk_size: int,
     unattended: bool = False,
 ) -> jax.Array:
-    """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_fields.embed`).
+    """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_texts.embed`).
 
     Args:
       unattended: whether no token sees those that fill a text up.

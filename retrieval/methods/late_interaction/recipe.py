@@ -26,8 +26,8 @@ from retrieval.methods.late_interaction.token_encoder import TokenEncoder
 from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
-from retrieval.recipes.batch_fields import token_count
-from retrieval.recipes.placement import gather
+from retrieval.recipes.batch_texts import token_count
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
 from retrieval.runs.fitting import examples
 from retrieval.runs.fitting.validation import labelled_pool

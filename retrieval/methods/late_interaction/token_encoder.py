@@ -18,7 +18,7 @@ from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.late_interaction.model import with_marks
 from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
-from retrieval.recipes.on_mesh import OnMesh
+from retrieval.recipes.inference import Inference
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import text_batches
 
@@ -52,9 +52,9 @@ class TokenEncoder:
         self._config, self._vocabulary = config, vocabulary
         self._rules = Rules.of(config.model, vocabulary)
         self._devices, unattended = mesh.size, config.model.late.expansion == UNSEEN
-        on_mesh = OnMesh(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = on_mesh.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
-        self._documents = on_mesh.compiled(lambda model, text: model(text, None))
+        inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
+        self._queries = inference.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
+        self._documents = inference.compiled(lambda model, text: model(text, None))
 
     def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:
         """A function from texts to their vectors."""

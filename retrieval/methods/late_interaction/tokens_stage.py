@@ -19,7 +19,7 @@ from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
-from retrieval.recipes.placement import local_mesh
+from retrieval.recipes.parameters import local_mesh
 from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage

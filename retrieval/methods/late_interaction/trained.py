@@ -15,7 +15,7 @@ from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.pipeline.run import Run

@@ -27,9 +27,9 @@ from retrieval.models.rngs import Rngs
 from retrieval.models.text import Text
 from retrieval.models.transformer import INIT
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
+from retrieval.recipes.batch_texts import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.masked import MaskedRecipe
-from retrieval.recipes.placement import bind, gather
+from retrieval.recipes.parameters import bind, gather
 from retrieval.recipes.recipe import RECIPES, abstract_model
 from retrieval.runs.fitting import examples, validation
 from retrieval.runs.pipeline.run import Run

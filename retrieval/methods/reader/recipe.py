@@ -22,10 +22,10 @@ from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, S
 from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.two_tower import full_size
-from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import gather, local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import gather, local_mesh, parameters_of
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.runs.pipeline.run import Run
@@ -230,7 +230,7 @@ def embedded(
       reader: the config of the reader.
     """
     mesh = local_mesh(reader)
-    on_mesh = OnMesh(reader, model, vocabulary.sep_id, mesh)
-    embed = on_mesh.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
+    inference = Inference(reader, model, vocabulary.sep_id, mesh)
+    embed = inference.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
     tokens = query_tokens(towers, vocabulary, texts)
     return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)

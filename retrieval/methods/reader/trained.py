@@ -19,8 +19,8 @@ from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SpanReader
 from retrieval.methods.reader.recipe import ReaderRecipe
 from retrieval.methods.reader.task import Row
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
@@ -108,8 +108,8 @@ class SpanFinder:
         self.rows = task.Rows(vocabulary, config.data.query_length, config.data.document_length)
         self.selects, self.mesh = hasattr(model, "select"), local_mesh(config)
         self.own_weight = recipe.reader_loss.answer_weight
-        on_mesh = OnMesh(config, model, vocabulary.sep_id, self.mesh)
-        find = on_mesh.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, _KEPT))
+        inference = Inference(config, model, vocabulary.sep_id, self.mesh)
+        find = inference.compiled(lambda model, pairs, inside: model.best(pairs, inside, ANSWER_TOKENS, _KEPT))
         self._find = find(parameters_of(model))
 
     def __call__(self, ids_BL: np.ndarray) -> np.ndarray:

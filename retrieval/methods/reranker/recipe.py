@@ -24,8 +24,8 @@ from retrieval.evaluation import metrics
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
 from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
-from retrieval.recipes.batch_fields import embed, token_count
-from retrieval.recipes.placement import gather
+from retrieval.recipes.batch_texts import embed, token_count
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
 from retrieval.runs.fitting.validation import LabelledPool, labelled_pool
 from retrieval.runs.pipeline.run import Run

@@ -24,8 +24,8 @@ from retrieval.methods.reranker.yes_no import JudgedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.module_folder import SETTINGS
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.runs.weights.trained_model import TRAINED, PublishedKind
@@ -54,9 +54,9 @@ def pair_scorer(
     mesh: jax.sharding.Mesh,
     value: Literal["scores", "logits"] = "scores",
 ) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
-    """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape. Args are `OnMesh`'s."""
+    """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape."""
     sep_id, place = pair.change
-    return OnMesh(config, model, sep_id, mesh, place).compiled(
+    return Inference(config, model, sep_id, mesh, place).compiled(
         lambda model, pairs: getattr(model, value)(pairs)[:, None]
     )
 

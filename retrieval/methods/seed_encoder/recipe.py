@@ -11,9 +11,9 @@ import jax
 from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.methods.seed_encoder.model import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.rngs import Rngs
-from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
+from retrieval.recipes.batch_texts import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.masked import MaskedRecipe
-from retrieval.recipes.placement import gather
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import RECIPES
 from retrieval.training import losses
 from retrieval.training.loop import Objective

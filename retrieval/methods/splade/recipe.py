@@ -20,8 +20,8 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
-from retrieval.recipes.batch_fields import embed, token_count
-from retrieval.recipes.placement import gather
+from retrieval.recipes.batch_texts import embed, token_count
+from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, build_model, check_sees_all
 from retrieval.runs.fitting import validation
 from retrieval.runs.pipeline.run import Run

@@ -16,8 +16,8 @@ from retrieval.methods.splade import folder as splade_folder
 from retrieval.methods.splade.model import BY_IDF
 from retrieval.methods.splade.weights import as_matrix, greatest
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.ranking import costs
@@ -40,12 +40,12 @@ class TermEncoder:
         self.config = config.copy_and_resolve_references()
         self.config.encode, self.config.mesh, self.config.model.dtype = run.encode, run.mesh, run.model.dtype
         mesh = local_mesh(self.config)
-        on_mesh = OnMesh(self.config, self._model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
+        inference = Inference(self.config, self._model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
         params, self._devices = parameters_of(self._model), mesh.size
 
         def compiled(encode: Callable) -> Callable[[np.ndarray], np.ndarray]:
             most = min(_TERMS, self._model.terms or _TERMS)
-            return on_mesh.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
+            return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
         self._queries, self._documents = compiled(_encode_queries), compiled(_encode_documents)
 

@@ -25,8 +25,8 @@ from retrieval.data.tokenizers.prefixes import cut, rows_of
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.writer.model import Cache, EncoderDecoder, Memory
 from retrieval.models.text import Text
-from retrieval.recipes.on_mesh import OnMesh
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.inference import Inference
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.search.text_batches import batches
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
@@ -167,7 +167,7 @@ class Writer:
             keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
             return decode(model, source, ends, keys_R, decoding)
 
-        self._write = OnMesh(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
+        self._write = Inference(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """How many passages are longer than the model reads."""

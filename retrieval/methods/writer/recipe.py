@@ -22,9 +22,9 @@ from retrieval.methods.writer.examples import GENERATION
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.architecture import PRE_NORM
 from retrieval.models.rngs import Rngs
-from retrieval.recipes.batch_fields import text_of, token_count
-from retrieval.recipes.on_mesh import token_types
-from retrieval.recipes.placement import bind, gather
+from retrieval.recipes.batch_texts import text_of, token_count
+from retrieval.recipes.inference import token_types
+from retrieval.recipes.parameters import bind, gather
 from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
 from retrieval.runs.fitting import held_out_questions, validation

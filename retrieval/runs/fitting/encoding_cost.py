@@ -10,7 +10,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.training import work
 

@@ -26,7 +26,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.recipes.towers import Embedder
 from retrieval.runs.fitting import versions
 from retrieval.runs.fitting.training_setup import Setup
-from retrieval.runs.fitting.versions import Counts, RefreshInputs, Schedule, Versions, Write
+from retrieval.runs.fitting.versions import Counts, RefreshedPairs, RefreshInputs, Schedule, Write
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state
 from retrieval.training.checkpoint import Checkpointer
@@ -74,9 +74,9 @@ class RefreshKind:
           counts: what was counted when it was made.
         """
 
-    def batches(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Versions:
+    def batches(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> RefreshedPairs:
         """Batches of version 0, which turn to others."""
-        return Versions(self, run, vocabulary, mesh)
+        return RefreshedPairs(self, run, vocabulary, mesh)
 
     def hook(self, setup: Setup, checkpoints: Checkpointer, phase: "SecondPhase | None") -> "Refresh":
         """What the loop calls between steps."""
@@ -158,7 +158,7 @@ class Refresh:
           checkpoints: those of the run; versions that none of them belongs to are deleted.
           phase: what the first of them waits for, if not for a number of steps.
         """
-        assert isinstance(setup.batches, Versions), "`RefreshKind.batches` gave them"
+        assert isinstance(setup.batches, RefreshedPairs), "`RefreshKind.batches` gave them"
         self._kind, self._setup, self._checkpoints, self._phase = kind, setup, checkpoints, phase
         self._batches = setup.batches
         self._embedder = Embedder(setup.run.config, setup.vocabulary, setup.mesh)

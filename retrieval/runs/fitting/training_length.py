@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting.examples import abstract_batch
 from retrieval.runs.pipeline import records

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.common.runtime import artefacts, devices
 from retrieval.data.examples.batches import Batches
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runs.fitting import examples, training_length
 from retrieval.runs.fitting.packed_rows import with_rows

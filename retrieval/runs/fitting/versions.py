@@ -48,7 +48,7 @@ class RefreshInputs(NamedTuple):
     version: int
 
 
-class Versions:
+class RefreshedPairs:
     """Batches of one version of the pairs after another."""
 
     def __init__(self, kind: Any, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
@@ -68,7 +68,7 @@ class Versions:
         self._kind, self._run, self._make = kind, run, make
         self._version, self._batches = 0, make(0)
 
-    def __iter__(self) -> "Versions":
+    def __iter__(self) -> "RefreshedPairs":
         return self
 
     def __next__(self) -> dict[str, jax.Array]:

@@ -11,7 +11,7 @@ from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import module_folder, two_tower
 from retrieval.models.module_folder import ModuleFolder
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.towers import build_towers, check_truncated
 from retrieval.runs.weights import module_fields
 from retrieval.runs.weights import published_weights as bert_weights

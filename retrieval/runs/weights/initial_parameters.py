@@ -15,7 +15,7 @@ from retrieval.common.runtime import hub
 from retrieval.common.runtime.arrays import on_host
 from retrieval.data.tokenizers import prefixes
 from retrieval.models.encoders.family import is_encoder
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state

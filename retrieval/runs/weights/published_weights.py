@@ -19,7 +19,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import is_encoder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.models.warm_start import replace_parameters
-from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import module_fields

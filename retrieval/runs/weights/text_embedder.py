@@ -18,7 +18,7 @@ from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.models.encoders import family
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runs.pipeline.run import Run

@@ -20,7 +20,7 @@ from retrieval.common.runtime import artefacts, devices
 from retrieval.models.transformer_config import remat_for
 from retrieval.recipes import source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
-from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
+from retrieval.recipes.parameters import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.training import loop, memory, optimizer, schedules, work
 from retrieval.training.checkpoint import Checkpointer
@@ -111,7 +111,7 @@ def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
         shape = batch[field].sharding.shard_shape(batch[field].shape)
         for layer in range(model.num_layers):
             window = switches.reach if locality[layer % len(locality)] else None
-            total += math.prod(shape) * work.unseen(shape[-1], switches.causal, window)
+            total += math.prod(shape) * work.unattended(shape[-1], switches.causal, window)
     # Two products of two operations for a value of each head; the backward pass takes twice the forward pass.
     return 3 * 2 * 2 * model.num_heads * head_size(model) * total
 

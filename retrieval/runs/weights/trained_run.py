@@ -16,7 +16,7 @@ from retrieval.models import two_tower
 from retrieval.models.encoders.family import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
-from retrieval.recipes.placement import bind, local_mesh
+from retrieval.recipes.parameters import bind, local_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.recipes.towers import build_towers, truncated
 from retrieval.runs.pipeline import records

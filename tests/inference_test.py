@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.recipes import on_mesh
-from retrieval.recipes.on_mesh import OnMesh, token_types
-from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes import inference
+from retrieval.recipes.inference import Inference, token_types
+from retrieval.recipes.parameters import local_mesh, parameters_of
 
 SEP = 3
 IDS = np.random.default_rng(0).integers(1, 9, (8, 5)).astype(np.int32)
@@ -24,7 +24,7 @@ class _Model(nnx.Module):
 
 def on_devices():
     config = ConfigDict(dict(mesh=dict(fsdp=2, tensor=1, replicate_below=1)))
-    return OnMesh(config, _Model(), SEP, local_mesh(config))
+    return Inference(config, _Model(), SEP, local_mesh(config))
 
 
 def test_outputs_are_whole_and_compiled_once_for_all_parameters():
@@ -46,7 +46,7 @@ def test_outputs_are_whole_and_compiled_once_for_all_parameters():
 
 def test_programs_of_a_model_run_one_at_a_time(monkeypatch):
     """Dispatched ahead of each other, they deadlock on fake devices."""
-    inside, most, real = [], [], on_mesh.Text.from_ids
+    inside, most, real = [], [], inference.Text.from_ids
 
     def from_ids(*arrays):
         inside.append(None)
@@ -55,7 +55,7 @@ def test_programs_of_a_model_run_one_at_a_time(monkeypatch):
         inside.pop()
         return real(*arrays)
 
-    monkeypatch.setattr(on_mesh.Text, "from_ids", from_ids)
+    monkeypatch.setattr(inference.Text, "from_ids", from_ids)
     model = on_devices()
     calls = [model.compiled(lambda model, text, n=n: text.ids_RL + n)(parameters_of(_Model())) for n in range(4)]
     threads = [threading.Thread(target=call, args=(IDS,)) for call in calls]

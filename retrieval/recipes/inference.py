@@ -12,11 +12,11 @@ from ml_collections import ConfigDict
 from retrieval.common.runtime import devices
 from retrieval.common.runtime.filler import FILLER
 from retrieval.models.text import Text
-from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.recipes.parameters import bind, gather, shardings_of
 from retrieval.training import sharding
 
 
-class OnMesh:
+class Inference:
     """What runs functions of a model, with any parameters of its sizes. Threads may call together.
 
     The parameters are arguments of the compiled functions: as constants in them they would be compiled in, once more
