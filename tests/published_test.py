@@ -209,7 +209,9 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
 
 
 def test_without_a_model_nothing_begins():
-    with pytest.raises(UserError, match=r"config\.train\.steps=0 takes the parameters of config\.train\.init_from"):
+    with pytest.raises(
+        UserError, match=r"'adopt' takes the model that config\.train\.init_from names, and that is empty"
+    ):
         preflight.check_settings(published.get_config(), published.get_config().stages)
 
 

@@ -59,7 +59,7 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
     run = Run(config, folder, Path(), remote=copy)
     downloads.bring(run, [_READS_THE_MODEL])
     trained = run.owner("train")
-    if "train" in trained.config.stages and not records.is_done(trained, "train"):
+    if trained.lists("train") and not records.is_done(trained, "train"):
         again = f"python -m retrieval.main --workdir={trained.display_path}"
         raise UserError(f"{trained.display_path}: the training has not ended: `{again}` goes on with it")
     return of_run(run, truncate_dim)

@@ -305,7 +305,7 @@ declare(
 # Training.
 declare(
     "train",
-    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
+    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them"),
     epochs=Field(0.0, NOT_NEGATIVE, "length as passes over all examples; 0: train.steps", in_place_of="train.steps"),
     minutes=Field(0.0, NOT_NEGATIVE, "no more steps than take so many minutes; 0: all", in_place_of="train.epochs"),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),

@@ -92,8 +92,9 @@ def check(run: Run) -> None:
     Raises:
       UserError: nothing is trained, or an MLM is, or BoW-MLP.
     """
-    config = run.owner("train").config
-    if "train" not in config.stages:
+    trainer = run.owner("train")
+    config = trainer.config
+    if not trainer.lists("train"):
         raise UserError(f"stage 'export': config.stages of {run.folder} has no 'train'; name a run that trains towers")
     if not ((recipe := recipe_of(config)).has_towers or recipe.published_by):
         start = f"--config.train.init_from={run.folder}"

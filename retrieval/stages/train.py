@@ -78,8 +78,7 @@ def train(run: Run) -> dict[str, Any]:
                     )
                 if run.remote:
                     run.remote.get(["checkpoints"])
-    if setup.config.train.steps:
-        _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
+    _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
     return _details(setup, result, earlier, phase)
 
 
@@ -105,7 +104,7 @@ def _warn_of_result(setup: Setup, result: int | None, phase: Any) -> None:
             "config.train.steps, or lower config.mine.patience",
             metric,
         )
-    if result == 0 and train.steps:
+    if result == 0:
         _log.warning(
             "train: no step has a higher %s than config.train.init_from, so that is the result; try another "
             "config.train.learning_rate, other examples or more steps",
@@ -133,7 +132,7 @@ def _details(setup: Setup, result: int | None, earlier: list[int], phase: Any) -
 
 def check_data(run: Run) -> None:
     """Checks that there will be shards of what is trained on, which fit, and what a refresh reads."""
-    if is_done(run, "train") or not examples.draws(run):
+    if is_done(run, "train"):
         return
     config, stage = run.config, recipe_of(run.config).examples_of
     if labelled := examples.labelled(config):

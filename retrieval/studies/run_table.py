@@ -102,11 +102,11 @@ def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
     runs = {str(entry.run.folder): name for name, entry in table.items()}
     origins: dict[str, str] = {}
     for name, entry in table.items():  # after those that it needs
-        config, owner = entry.run.config, name
-        while "train" not in config.stages and config.base in runs:
-            owner = runs[config.base]
-            config = table[owner].run.config
-        is_trained = "train" in config.stages
+        run, owner = entry.run, name
+        while not (is_trained := run.lists("train")) and run.config.base in runs:
+            owner = runs[run.config.base]
+            run = table[owner].run
+        config = run.config
         start = config.train.init_from if is_trained else config.base
         start = runs.get(start, start) or (owner if is_trained else name)
         origins[name] = origins.get(start, start)

@@ -220,7 +220,7 @@ def train(
     settings: Settings,
     hooks: Hooks,
 ) -> TrainState:
-    """Trains from `state` to `settings.steps`. With 0 steps it saves the state as it is.
+    """Trains from `state` to `settings.steps`.
 
     Raises:
       PreemptedError: `hooks.must_stop` says so, and the step is saved.
@@ -231,7 +231,7 @@ def train(
     in_step = jax.default_backend() == "cpu"
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(progress.steps), _Guard(settings)
-    if not last or (hooks.validate and settings.from_model):
+    if hooks.validate and settings.from_model:
         checkpointer.save(0, state.saved(), progress, _validated(hooks, 0, state))
     for step in terminal.progress(range(first + 1, last + 1), desc="train", initial=first, total=last):
         if step == trace_from:

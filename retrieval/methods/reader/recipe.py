@@ -189,7 +189,7 @@ def towers_of(run: Run) -> Run:
 
 def check_towers(towers: Run, field: str) -> None:
     """Checks that a run has two towers whose paragraphs are one embedding each."""
-    if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
+    if not towers.lists("train") or not recipe_of(towers.config).has_towers:
         raise UserError(
             f"{field} takes the question tower and the embeddings of paragraphs of config.base, and "
             f"{towers.display_path} has no towers: name a run that has, such as one of configs/proqa.py"

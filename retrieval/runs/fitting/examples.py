@@ -1,6 +1,6 @@
 """What a run trains on: the tasks of its config, and batches of their examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,19 +169,6 @@ def _check_vocabulary(run: Run, vocabulary: Vocabulary, stage: str) -> None:
             f"{run.labelled(stage)}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew "
             f"with this one, with the stage '{stage}'"
         )
-
-
-class NoBatches(Iterator[dict[str, jax.Array]]):
-    """In place of batches, where parameters are taken as they are: there are none, and no position in them."""
-
-    def __next__(self) -> dict[str, jax.Array]:
-        raise StopIteration
-
-    def save(self, folder: Path) -> None:
-        """Writes nothing."""
-
-    def restore(self, folder: Path) -> None:
-        """Reads nothing."""
 
 
 def make_batches(
@@ -364,12 +351,3 @@ def labelled(config: ConfigDict) -> list[str]:
 def unlabelled(config: ConfigDict) -> list[str]:
     """The tasks that are drawn whose records are of a prepared corpus."""
     return task_kind.drawn(config.data.rates, labelled=False)
-
-
-def draws(run: Run) -> bool:
-    """Whether there are examples: a run that takes parameters as they are may have none."""
-    config, stage = run.config, recipe_of(run.config).examples_of
-    if config.train.steps or config.train.epochs:
-        return True
-    writes = stage in run.owner(stage).config.stages if labelled(config) else True
-    return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))

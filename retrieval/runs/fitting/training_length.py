@@ -148,6 +148,11 @@ def traced(named: Sequence[int], last: int) -> tuple[int, int]:
 
 def _check_fields(train: ConfigDict, keep_steps: Sequence[int]) -> None:
     """Checks the fields of `config.train` that depend on the number of steps."""
+    if not train.steps:
+        raise UserError(
+            "config.train.steps=0 trains nothing: raise it, or to take a model as it is, list the stage 'adopt' in "
+            "config.stages in place of 'train'"
+        )
     if 0 < train.schedule_steps < train.steps and train.schedule != "constant":
         raise UserError(
             f"config.train.schedule_steps={train.schedule_steps} ends before config.train.steps={train.steps}, with a "
@@ -158,7 +163,7 @@ def _check_fields(train: ConfigDict, keep_steps: Sequence[int]) -> None:
             "config.train.clip_parts=True clips between the batches of an update: set config.train.clip_norm above 0 "
             "and config.train.accumulation above 1, or config.train.clip_parts=False"
         )
-    if 0 < train.steps < train.accumulation:
+    if train.steps < train.accumulation:
         raise UserError(
             f"config.train.accumulation={train.accumulation} is more than config.train.steps={train.steps}, which are "
             "batches: nothing would ever be updated; lower it, or raise the steps"

@@ -136,7 +136,7 @@ def prepare(run: Run) -> Setup:
 
 
 def _batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> loop.Batches:
-    """Batches of one source or several, refreshed while a model trains, or none where parameters stay as they are."""
+    """Batches of one source or several, perhaps refreshed while a model trains."""
     if kind := kind_of(run.config):
         return kind.batches(run, vocabulary, mesh)
-    return make_batches(run, vocabulary, mesh) if examples.draws(run) else examples.NoBatches()
+    return make_batches(run, vocabulary, mesh)

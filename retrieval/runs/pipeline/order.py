@@ -6,7 +6,7 @@ from typing import NoReturn
 from retrieval.common.errors import UserError
 from retrieval.runs.pipeline import protected
 from retrieval.runs.pipeline.records import changed_fields, inconsistent, is_done, needs, stages_to_rerun, stale_stages
-from retrieval.runs.pipeline.stage import STAGES, Protected, in_order
+from retrieval.runs.pipeline.stage import STAGES, Protected, in_order, listed_as
 from retrieval.runs.pipeline.work_directory import CONFIG, WorkDirectory
 
 
@@ -46,6 +46,8 @@ def check_stage(run: WorkDirectory, names: Sequence[str], place: int) -> None:
 def check_is_there(run: WorkDirectory, names: Sequence[str], place: int) -> None:
     """Checks that the stage at a place is the run's own, and that what it reads has run, or will have."""
     name = names[place]
+    if (listed := listed_as(name, run.config.stages)) != name:
+        raise UserError(f"stage '{name}': the model of this run is that of its stage '{listed}': --stage={listed}")
     if run.owner(name) is not run:
         there = run.owner(name).display_path
         raise UserError(f"stage '{name}' is one of the base, {there}: run it there, or add it to config.stages")

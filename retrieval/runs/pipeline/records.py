@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.config import fields
-from retrieval.runs.pipeline.stage import STAGES, Read, in_order, reads_of
+from retrieval.runs.pipeline.stage import ADOPT, STAGES, TRAIN, Read, in_order, listed_as, reads_of
 from retrieval.runs.pipeline.work_directory import CONFIG, FORMAT, WorkDirectory, check_format
 
 
@@ -109,7 +109,7 @@ def needs(run: WorkDirectory, name: str) -> list[tuple[Read, WorkDirectory]]:
     for read in reads_of(name, run.config):
         owner = (run.as_seen_by(name) if read.from_base_if_later else run).owner(read.stage)
         if not read.is_optional or is_done(owner, read.stage):
-            outputs.append((read, owner))
+            outputs.append((read._replace(stage=listed_as(read.stage, owner.config.stages)), owner))
     return outputs
 
 
@@ -236,9 +236,8 @@ def inconsistent(run: WorkDirectory, name: str) -> Inconsistent | None:
 
 
 def _is_model(name: str) -> bool:
-    """Whether a stage trains a model: no two trainings give the same."""
-    protected = STAGES[name].protected
-    return protected is not None and bool(protected.extendable)
+    """Whether a stage gives a model: no two trainings give the same."""
+    return name in (TRAIN, ADOPT)
 
 
 def _is_same(name: str, ours: WorkDirectory, theirs: WorkDirectory, made: str) -> bool:

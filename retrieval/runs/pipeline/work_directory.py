@@ -17,6 +17,7 @@ from retrieval.common.runtime import artefacts
 from retrieval.common.runtime.artefacts import Artefacts
 from retrieval.common.runtime.store import is_url
 from retrieval.config import fields
+from retrieval.runs.pipeline.stage import listed_as
 
 CONFIG = "config.json"
 
@@ -126,7 +127,11 @@ class WorkDirectory:
 
     def owner(self, stage: str) -> Self:
         """The one whose folder has what a stage writes: the first of the chain whose config lists the stage."""
-        return next((run for run in self.chain if stage in run.config.stages), self)
+        return next((run for run in self.chain if run.lists(stage)), self)
+
+    def lists(self, stage: str) -> bool:
+        """Whether the config lists a stage; of one that gives a model, whether it lists any of these."""
+        return listed_as(stage, self.config.stages) in self.config.stages
 
     def record(self, stage: str) -> Path:
         """What a finished stage was made from, how long it took and what it has to tell the report."""
@@ -134,7 +139,7 @@ class WorkDirectory:
 
     def own_record(self, stage: str) -> Path:
         """The same for a stage of this run, whichever of the chain it is read from."""
-        return self.folder / "stages" / f"{stage}.json"
+        return self.folder / "stages" / f"{listed_as(stage, self.config.stages)}.json"
 
 
 def kept_config(folder: Path, field: str = "--workdir") -> ConfigDict:
