@@ -30,7 +30,7 @@ def parse(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps", "7", "--config", "dpr:local"]],
+    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps=7", "--config", "dpr:local"]],
 )
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
@@ -49,6 +49,8 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
     assert runs["ict-0"].train.steps == 7 != runs["ict-1"].train.steps and not runs["ict-1"].encode.corpus
     with pytest.raises(UserError, match=rf"^{field}=x: a whole number is needed, such as \d+$"):
         parse("--config=studies/repbert", f"{field}=x")
+    with pytest.raises(UserError, match=r"no value: write --config\.runs\.ict-0\.train\.steps=VALUE"):
+        parse("--config=studies/repbert", field, "7")
     with pytest.raises(UserError, match=r"^unknown field 'config\.runs\.ict-0\.train\.step'"):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
