@@ -25,8 +25,8 @@ def main(argv: Sequence[str]) -> None:
     arguments = _parser().parse_args(argv[1:])
     from retrieval.studies import run_comparison
 
-    comparison = run_comparison.compare(arguments.runs, [name for name in _COMMAS.split(arguments.systems) if name])
-    print("\n\n".join(run_comparison.tables(comparison)))
+    systems = [name for name in _COMMAS.split(arguments.systems) if name]
+    print("\n\n".join(run_comparison.compare(arguments.runs, systems)))
 
 
 def _parser() -> argparse.ArgumentParser:

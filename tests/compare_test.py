@@ -48,19 +48,19 @@ def runs(tmp_path):
 
 def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):
     c = write_run(tmp_path / "c", [0.0, 0.0, 1.0, 0.0])
-    found = run_comparison.compare([*runs, c]).differences
+    found = run_comparison.differences(run_comparison.read_runs([*runs, c]), [], "squad", "test")
     expected_RQ = np.array([[1.0, 0, 0.5, 1], [0, -0.5, 0.5, 0]])
     p_values = significance.holm([significance.randomisation(row_Q) for row_Q in expected_RQ])
-    assert [(each.run, each.system, each.over) for each in found] == [("b", "dense", "a"), ("c", "dense", "a")]
-    assert [each.difference for each in found] == expected_RQ.mean(1).tolist()
-    assert [each.p_value for each in found] == p_values
+    assert list(found) == [((f"dense of {name}", "dense of a"), "RR") for name in "bc"]
+    for (differences_Q, p_value), expected_Q, expected in zip(found.values(), expected_RQ, p_values):
+        assert differences_Q.tolist() == expected_Q.tolist() and p_value == expected
 
 
 def test_the_command_shows_tables(runs, capsys):
     compare.main(["compare", *runs])
     text = capsys.readouterr().out
-    assert "| a, b | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
-    assert "| dense of b over dense of a | 4 | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
+    assert "| a | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
+    assert "| dense of b over dense of a | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
 
 
 @pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz"])
@@ -87,8 +87,8 @@ def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     other = write_run(tmp_path / "other", [0.0, 0, 0, 0], dataset="nq")
     for places, systems, said in (
-        (runs[:1], [], "two runs or more are compared"),
-        ([runs[0], f"{runs[1]}/../a"], [], "one run is there twice"),
+        (runs[:1], [], "two or more different runs"),
+        ([runs[0], f"{runs[1]}/../a"], [], "two or more different runs"),
         ([runs[0], other], [], r"share no evaluation set \(a: squad; other: nq\)"),
         (runs, ["dense", "colbert"], "system in b"),
     ):

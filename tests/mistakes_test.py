@@ -176,7 +176,7 @@ STUDY = mistakes(
 --config=configs/ict.py:local --workdir={run}
   --config is missing, or not that of a study | configs/studies/
 $TASKS --workdir={run} --config.corpus=pydocs --only=corpsu
-  unknown run 'corpsu' | did you mean corpus
+  unknown run in --only 'corpsu' | did you mean corpus
 $SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.jsn
   run 's0-10-search' of the study: {folder}/squad.jsn: no such file | did you mean {folder}/squad.json
 """
