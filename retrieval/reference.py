@@ -37,7 +37,8 @@ def manual(introduction: str, word: str = "") -> str:
     sections |= {title: [(form.what, _setting(form)) for form in forms] for title, forms in _formats().items()}
     sections |= {
         "Fields (--config.FIELD=VALUE)": [
-            (f"config.{path}={field.default!r}", field.help) for path, field in sorted(tree.declared().items())
+            (f"config.{path}={field.default!r}", f"{field.help} ({_needed(field.kind)})")
+            for path, field in sorted(tree.declared().items())
         ],
         "Flags": [(f"--{flag.name}", str(flag.help)) for flag in cli.our_flags()],
     }
