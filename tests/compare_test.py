@@ -69,7 +69,8 @@ def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
         run = Run(preflight.read_config(folder), folder, LOCK)
         sums = files.checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
         noted = {"metrics/train.jsonl": sums.pop("metrics/train.jsonl")}
-        records.write_record(run, "evaluate", {"done": True, "outputs": sums, "noted": noted, "details": {}})
+        record = {"done": True, "outputs": sums, "noted": noted, "details": {}, "seconds": 1, "peak_memory_mb": 1}
+        records.write_record(run, "evaluate", record)
     run_comparison.compare(runs)
     path = tmp_path / "b" / name
     content = path.read_bytes()
