@@ -122,25 +122,17 @@ def test_a_folder_is_cut_into_passages(model, tmp_path):
     assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
 
 
-def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
-    (tmp_path / "tickets.csv").write_text(
-        "text,description\n" + f"{'the red fox sleeps ' * 3},{'the owl sees at night ' * 3}\n"
-    )
-    named = retrieval.load(run.folder)
-    assert named.index(tmp_path / "tickets.csv", kind="bm25").search("fox")
-    by_call = named.index(tmp_path / "tickets.csv", kind="bm25", fields={"text": "description"})
-    assert by_call.search("owl") and not by_call.search("fox")
-    with_ids = f"number,description\nn7,{'the owl sees at night ' * 3}\n"
-    (tmp_path / "numbered.csv").write_text(with_ids)
+def test_columns_are_those_that_the_run_names(run, tmp_path):
+    tickets = f"id,text,description\nn7,{'the red fox sleeps ' * 3},{'the owl sees at night ' * 3}\n"
+    (tmp_path / "tickets.csv").write_text(tickets)
+    assert retrieval.load(run.folder).index(tmp_path / "tickets.csv", kind="bm25").search("fox")
     shutil.copytree(run.folder, tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["documents"].update(text="description", base_url="https://a.example/tickets/")
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     of_run = retrieval.load(tmp_path / "run")
-    assert of_run.index(tmp_path / "tickets.csv", kind="bm25").search("owl")
-    (hit,) = of_run.index(tmp_path / "numbered.csv", kind="bm25", fields={"id": "number"}).search("owl")
-    assert hit.id == "n7:0"  # the call names one column, the run another
-    assert hit.url == "https://a.example/tickets/n7"
+    (hit,) = of_run.index(tmp_path / "tickets.csv", kind="bm25").search("owl")
+    assert (hit.id, hit.url) == ("n7:0", "https://a.example/tickets/n7")
     (own, *_) = of_run.index(kind="bm25").search("yak")
     assert own.url == f"https://a.example/tickets/{own.id}"  # passages of labelled examples are no parts of documents
 
@@ -182,6 +174,7 @@ def test_threads_get_what_one_gets(model):
             lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),
             "document 1: the id '1' is there twice",
         ),
+        (lambda m: m.index(["a"], rescore=4), "rescore=4: an index of kind 'exact' has no such option"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
         (
             lambda m: m.index("an owl sees at night. " * 99),
