@@ -50,15 +50,6 @@ class Model:
         return f"Model({self._place})"
 
     @property
-    def normalizes(self) -> bool:
-        """Whether embeddings have length 1, so that their inner products are cosines.
-
-        Raises:
-          UserError: the model embeds nothing.
-        """
-        return self.towers.normalizes
-
-    @property
     def similarity(self) -> str:
         """What compares a query and a document: 'cosine', 'dot' or 'MaxSim'.
 

@@ -96,7 +96,7 @@ class MtebEncoder(_OfMteb):
           UserError: there is no such model, or it embeds nothing.
         """
         super().__init__(model_name, revision, name)
-        self._model.normalizes  # noqa: B018 # says what is wrong before mteb loads data
+        self._model.towers  # noqa: B018 # says what is wrong before mteb loads data
 
     def encode(
         self,

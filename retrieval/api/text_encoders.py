@@ -73,14 +73,9 @@ class TowerEncoder:
         self._devices = local_mesh(self.config).size
 
     @property
-    def normalizes(self) -> bool:
-        """Whether embeddings have length 1."""
-        return self.config.model.normalize
-
-    @property
     def similarity(self) -> str:
         """Of a query and a document: the inner product, which of embeddings of length 1 is the cosine."""
-        return "cosine" if self.normalizes else "dot"
+        return "cosine" if self.config.model.normalize else "dot"
 
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once."""

@@ -94,10 +94,9 @@ def check_named(model: str) -> None:
         )
 
 
-def _teachers(run: Run) -> Iterator[tuple[TrainedKind, str]]:
+def _teachers(run: Run) -> list[tuple[TrainedKind, str]]:
     """The teachers, each with its kind."""
-    for model in source_paths.split(run.config.teacher.model):
-        yield kind_of(model, _FIELD, run), model
+    return [(kind_of(model, _FIELD, run), model) for model in source_paths.split(run.config.teacher.model)]
 
 
 def check(run: Run) -> None:
