@@ -211,21 +211,16 @@ def our_flags() -> list[flags.Flag]:
 def run(
     main: Callable[[Sequence[str]], int | None],
     manual: Callable[[str], str] | None = None,
-    has_flags: bool = True,
     computes: bool = False,
 ) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
       manual: what --help=WORD says, where that is more than the flags; without a word everything.
-      has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
       computes: whether it is to have large pages of memory.
     """
 
     def parse(argv: list[str]) -> list[str]:
-        if not has_flags:
-            flags.FLAGS.mark_as_parsed()
-            return argv
         rest = parse_flags(argv)
         if computes:  # after an error in the flags
             devices.restart_with_large_pages()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_flags import forget_flags
 from support.tiny import make_config
 
-from retrieval import LOCK, compare
+from retrieval import LOCK, cli, compare
 from retrieval.api.finished_run import FinishedRun
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -57,7 +58,8 @@ def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):
 
 
 def test_the_command_shows_tables(runs, capsys):
-    compare.main(["compare", *runs])
+    forget_flags()
+    compare.main(cli.parse_flags(["compare", *runs, "--systems=dense,dense"]))
     text = capsys.readouterr().out
     assert "| a | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
     assert "| dense of b over dense of a | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text

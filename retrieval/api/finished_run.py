@@ -1,6 +1,5 @@
 """A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
 
-import io
 import os
 import subprocess
 import sys
@@ -95,10 +94,10 @@ def run(
     flags |= {"stage": ",".join(names)} if names else {}
     command = [sys.executable, "-m", "retrieval.main", *(f"--{name}={value}" for name, value in flags.items())]
     lines: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
+    with subprocess.Popen(command, **pipes) as process:
         try:
-            assert process.stdout
-            for text in io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace"):
+            for text in process.stdout or ():
                 lines = [*lines[-20:], text.rstrip("\n")]
                 if not quiet:
                     print(lines[-1], flush=True)
