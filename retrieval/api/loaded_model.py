@@ -269,13 +269,13 @@ class Model:
         runner.check_read(run, _READS_THE_INDEXES)
         collection, opened = open_collection(run, CORPUS), dict[str, Search]()
         for each in kinds:
-            way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
-            if not each.of_words:
-                options = {**indexes.options_of(each, self._encoder.config), **changes}
-                search, way = self._encoder.over_passages(each, run, options), self._encoder.without
-            else:
+            if each.of_words:
+                way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
                 is_there = collection.index(each.name).exists()
                 search = indexes.open_words(each, collection).search if is_there else None
+            else:
+                options, way = {**indexes.options_of(each, self._encoder.config), **changes}, self._encoder.without
+                search = self._encoder.over_passages(each, run, options)
             if search is None:
                 lack = f"the run has no index '{each.name}' of its corpus"
                 raise UserError(f"{self._place}: {lack}: {way}, or give documents to index")

@@ -230,14 +230,13 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
     questions = by_article.Asked(value.queries, value.candidates, value.articles, judged)
-    if not questions.queries:
-        return
-    ids = [questions.queries[place] for place in questions.some(_WITHIN)]
-    for ranking in lists:
-        yield Scores(ranking, "article", questions.queries, questions.anywhere(ranking.rows, HITS))
-    for ranking in lists:
-        if ranking.among:
-            yield Scores(ranking, "within-article", ids, questions.within(ranking.among, _WITHIN, HITS))
+    if questions.queries:
+        ids = [questions.queries[place] for place in questions.some(_WITHIN)]
+        for each in lists:
+            yield Scores(each, "article", questions.queries, questions.anywhere(each.rows, HITS))
+        for each in lists:
+            if each.among:
+                yield Scores(each, "within-article", ids, questions.within(each.among, _WITHIN, HITS))
 
 
 def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict[str, Any]]:

@@ -36,12 +36,8 @@ _log = logging.getLogger(__name__)
 _STEPS = 1000  # where train.epochs counts examples that are not there yet
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 # libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
-_NO_TPU_HERE = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v3-8",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
+_NO_TPU_HERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost"}
+_NO_TPU_HERE |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,8 +252,7 @@ def advice(planned: Plan, config: ConfigDict) -> Iterator[str]:
     if config.model.remat != "full" and not config.train.chunk_size:
         yield "config.model.remat=full: of a layer only its input is kept, and the rest computed again"
     if shards:
-        state = _gib(step.state)
-        yield f"config.mesh.fsdp={shards[0]}: devices share parameters and optimizer state, now {state} of each"
+        yield f"config.mesh.fsdp={shards[0]}: devices share parameters and optimizer state, {_gib(step.state)} of each"
     if chunks:
         yield f"config.train.chunk_size={chunks[0]}: fewer rows are computed at a time"
     yield f"{times} chips; or a smaller config.train.batch_size, which trains otherwise"
