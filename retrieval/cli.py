@@ -6,9 +6,7 @@ the one that a work directory keeps.
 
 import ast
 import contextlib
-import difflib
 import errno
-import functools
 import re
 import runpy
 import signal
@@ -29,12 +27,8 @@ from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
 from retrieval.config import experiment, fields, removed_fields, tree
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
-)
-_SCRATCH = flags.DEFINE_string(
-    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
-)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder to write to and resume from: PATH or gs://BUCKET/PATH.")
+_SCRATCH = flags.DEFINE_string("scratch", None, "Local folder of a --workdir on a store, if not below TMPDIR.")
 FOLDER = Path(configs.__path__[0])
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
@@ -165,9 +159,7 @@ def kept(folder: Path | None, word: str) -> ConfigDict:
     from retrieval.runs.pipeline import preflight  # takes a second
 
     if not folder or not (folder / artefacts.CONFIG).exists():
-        raise UserError(
-            f"{word}: --config is missing, such as --config=configs/ict_bfs_wlp.py:local, or a --workdir that has one"
-        )
+        raise UserError(f"{word}: --config is missing, such as --config=bm25:local, or a --workdir that has one")
     return preflight.read_config(folder)
 
 
@@ -196,10 +188,8 @@ def expanded(value: str) -> str:
 def refuse_arguments(argv: Sequence[str]) -> None:
     """Everything is a flag."""
     if len(argv) > 1:
-        raise UserError(
-            f"unexpected argument '{argv[1]}'; stages come first, as in `retrieval search --workdir=X`, then --flags, "
-            "and fields as --config.FIELD=VALUE"
-        )
+        order = "stages come first, as in `retrieval search --workdir=X`, then --flags and --config.FIELD=VALUE"
+        raise UserError(f"unexpected argument '{argv[1]}'; {order}")
 
 
 def our_flags() -> list[flags.Flag]:
@@ -208,11 +198,7 @@ def our_flags() -> list[flags.Flag]:
     return [flag for name, of_module in of_modules if "retrieval" in name for flag in of_module]
 
 
-def run(
-    main: Callable[[Sequence[str]], int | None],
-    manual: Callable[[str], str] | None = None,
-    computes: bool = False,
-) -> None:
+def run(main: Callable[[Sequence[str]], Any], manual: Callable[[str], str] | None = None, computes: bool = False):
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
@@ -302,8 +288,7 @@ def _unknown_field(config: ConfigDict, path: str) -> UserError:
     if message := removed_fields.explained(path):
         return UserError(message)
     known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
-    alike = {each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))}
-    likeness = functools.partial(difflib.SequenceMatcher, None, path)
-    meant = sorted({*alike, *near(path, known)}, key=lambda each: -likeness(each).ratio())[:3]
+    alike = [each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))]
+    meant = list(dict.fromkeys([*near(path, known), *alike]))[:3]
     hint = f"did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else "see --help"
     return UserError(f"unknown field 'config.{path}': {hint}")

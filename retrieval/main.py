@@ -33,18 +33,12 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, hosts, signals
 from retrieval.common.runtime.store import is_url
 
-_STAGE = flags.DEFINE_list(
-    "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
-)
+_STAGE = flags.DEFINE_list("stage", None, "Stages to run instead of the config's, such as evaluate,report.")
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 _QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
 _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
-_GRACE = flags.DEFINE_float(
-    "grace", signals.GRACE, "Seconds from SIGTERM to the end; 12 on spot machines of GKE, which give 15.", lower_bound=1
-)
-_CHECK = flags.DEFINE_bool(
-    "check", False, "Check the config, the files and the devices, and end before the first stage."
-)
+_GRACE = flags.DEFINE_float("grace", signals.GRACE, "Seconds from SIGTERM to the end; on spot machines of GKE 12.", 1)
+_CHECK = flags.DEFINE_bool("check", False, "Check config, files and devices, and end before the first stage.")
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 

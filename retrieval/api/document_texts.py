@@ -90,12 +90,9 @@ def read_passages(path: Path, vocabulary: Vocabulary, prepared: ConfigDict) -> I
     for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
-            continue
-        if tag == shard_steps.EXAMPLE:
+        elif tag == shard_steps.EXAMPLE:
             examples.setdefault(what, f", such as {value}")
-            continue
-        item = articles.from_json(value, str(path))
-        if isinstance(item, Article):
+        elif isinstance(item := articles.from_json(value, str(path)), Article):
             if item.id in ids:
                 raise UserError(f"{path}: two documents have the id '{item.id}'; give them ids of their own")
             ids.add(item.id)

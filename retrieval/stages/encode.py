@@ -231,12 +231,12 @@ def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
     def named(config: ConfigDict) -> str:
         return values_of(config, [field])[field]
 
-    texts = Read("sets", must_match=True), "prepare"
+    texts, full = (Read("sets", must_match=True), "prepare"), f"config.{field}"
     return {
-        "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
+        "check": (lambda run: kind.check(run, named(run.config), full), devices.check),
         "reads": lambda config: (*texts, *of_pairs(config), *ranked_lists.train_unless(named(config))),
-        "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
-        "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
+        "files": lambda run: kind.inputs(run, named(run.config), full),
+        "fetch": lambda run: kind.fetch(run, named(run.config), full),
         "also_reads": ("encode.batch_tokens",),
         "on_every_host": True,
     }

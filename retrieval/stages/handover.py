@@ -92,11 +92,9 @@ def _chosen(run: Run, name: str) -> Collection:
     there = {item.name: item for item in collections(run) if item.has_embeddings()}
     name = name or (CORPUS if CORPUS in there else next(iter(there)) if len(there) == 1 else "")
     if name not in there:
-        known = ", ".join(there) or "none"
-        raise UserError(
-            f"config.handover.collection='{name}': name one that {run.display_path} has embeddings of: {known}"
-            + ("" if there else "; --stage=encode makes them, of the corpus with config.encode.corpus=True")
-        )
+        known = ", ".join(there) or "none; --stage=encode makes them, of the corpus with config.encode.corpus=True"
+        what = f"config.handover.collection='{name}'"
+        raise UserError(f"{what}: name one that {run.display_path} has embeddings of: {known}")
     return there[name]
 
 

@@ -36,10 +36,8 @@ def check_inputs(run: Run) -> None:
         kind.preview(options)
     for stage in _further_needs(run.config):
         if stage not in run.owner(stage).config.stages:
-            raise UserError(
-                f"config.index.words={tuple(run.config.index.words)}: one is built from what the stage '{stage}' "
-                "writes: add it to config.stages, set config.base to a run that has it, or name a file for the index"
-            )
+            way = "add it to config.stages, set config.base to a run that has it, or name a file for the index"
+            raise UserError(f"config.index.words: one is built from what the stage '{stage}' writes: {way}")
 
 
 def _all(config: ConfigDict) -> list[Built]:

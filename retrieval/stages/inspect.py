@@ -116,9 +116,7 @@ def inspect(run: Run) -> list[dict[str, Any]]:
             for example in groups:  # all of them: a test query may be the last
                 seen.see_example(example)
     if not (texts or seen.first):
-        raise UserError(
-            f"--stage=inspect: {run.display_path} has neither a prepared corpus nor labelled examples to look at"
-        )
+        raise UserError(f"--stage=inspect: {run.display_path} has no prepared corpus and no labelled examples")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
         seen.see_corpus(run.corpus, tasks, config.data.held_out)

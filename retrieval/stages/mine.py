@@ -112,10 +112,8 @@ def check_index(run: Run) -> None:
     for need in needs(system):
         if need not in source.owner(need).config.stages:
             way = "put 'index' before 'mine' in config.stages" if kind.of_words else "use config.mine.system=bm25"
-            raise UserError(
-                f"config.mine.system={system} is made by {' and '.join(needs(system))}, and '{need}' is no stage "
-                f"before 'mine': {way}, or set config.base to a run that has it"
-            )
+            lack = f"config.mine.system={system} needs the stage '{need}' before 'mine'"
+            raise UserError(f"{lack}: {way}, or set config.base to a run that has it")
     is_own = source.owner("index").folder == run.folder  # what a base has is looked at when it is read
     if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(run.config)[0]]:
         built = f"config.index.words={tuple(run.config.index.words)}"

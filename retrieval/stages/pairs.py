@@ -165,10 +165,8 @@ def check_reader(writer: Run, reader: Run) -> None:
     if not named or writer is reader:
         return
     if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(reader):
-        raise UserError(
-            f"config.train.guide={named}: the labelled pairs of {writer.display_path} have not its embeddings: set it "
-            "there and make them again, or add 'pairs' to config.stages"
-        )
+        lack = f"config.train.guide={named}: the labelled pairs of {writer.display_path} have not its embeddings"
+        raise UserError(f"{lack}: set it there and make them again, or add 'pairs' to config.stages")
 
 
 STAGES.register(

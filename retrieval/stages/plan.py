@@ -147,10 +147,8 @@ def devices_of(topology: str) -> Sequence[sharding.Device]:
     try:
         return topologies.get_topology_desc(topology, "tpu", **options).devices
     except jax.errors.JaxRuntimeError as error:
-        example = f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
-        raise UserError(
-            f"config.plan.topology={topology}: {error}; chips have to be as they are sold, such as {example}"
-        ) from error
+        sold = f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
+        raise UserError(f"config.plan.topology={topology}: {error}; take chips as sold, such as {sold}") from error
 
 
 def _with_data(run: Run, devices: int) -> ConfigDict:

@@ -108,8 +108,7 @@ def _cell(value: Any) -> Any:
 def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records.items()]
     notes = (
-        "Seconds are those since the stage was begun or gone on with. Peak memory is that of the process (or of its "
-        "largest child) up to the end of the stage."
+        "Seconds are since the stage began or went on. Peak memory is the process's, or its largest child's, till then."
     )
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 

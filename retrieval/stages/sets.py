@@ -34,8 +34,7 @@ def write_sets(run: Run) -> dict[str, Any]:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value
     sizes = {name: _size(value) | dict(value.left_out) for name, value in values.items()}
-    split = run.config.split
-    if split.set:
+    if (split := run.config.split).set:
         value = values[split.set]
         values[split.set], training = (
             splits.by_files(value, split.train, split.dev, split.validation, split.seed)
@@ -104,11 +103,10 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
 
 def _size(value: RetrievalSet) -> dict[str, Any]:
     """Queries, candidates, and the right pairs by each rule."""
-    tuples = {
-        f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
-        for rule, qrels in value.qrels.items()
-    }
-    return {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
+    sizes = {"queries": len(value.queries), "candidates": len(value.candidates)}
+    for rule, qrels in value.qrels.items():
+        sizes[f"tuples ({rule})"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+    return sizes
 
 
 STAGES.register(

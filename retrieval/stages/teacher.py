@@ -50,12 +50,9 @@ def teach(run: Run) -> dict[str, Any]:
         lines = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
         hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", lines))
     _log.info("teacher: %d pairs of %d queries", sum(sizes), len(queries))
-    seconds = [seconds for _, seconds in scored if seconds]
-    return {
-        "pairs": sum(sizes),
-        "queries": len(queries),
-        "seconds per pair": round(sum(seconds), 6) if len(seconds) == len(scored) else None,
-    }
+    seconds = [seconds for _, seconds in scored]
+    of_pair = round(sum(seconds), 6) if all(seconds) else None
+    return {"pairs": sum(sizes), "queries": len(queries), "seconds per pair": of_pair}
 
 
 def together(scores: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
@@ -89,8 +86,7 @@ def check_named(model: str) -> None:
     """Checks that there is a teacher."""
     if not source_paths.split(model):
         raise UserError(
-            f"{_FIELD} is empty: name the model whose scores are to be learned, a cross-encoder's or an embedder's "
-            "folder, hf:NAME, or a work directory"
+            f"{_FIELD} is empty: name a cross-encoder's or an embedder's folder, hf:NAME, or a work directory"
         )
 
 

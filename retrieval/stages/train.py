@@ -86,11 +86,8 @@ def _earlier_lengths(setup: Setup) -> list[int]:
     before, steps = (read_own_record(setup.run, "train") or {}).get("before"), setup.config.train.steps
     if not before:
         return []
-    _log.warning(
-        "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
-        "steps in one go give",
-        *(before["steps"], steps, steps),
-    )
+    what = f"with the learning rates of {steps}: that is not what as many steps in one go give"
+    _log.warning("train: finished with %d steps, and goes on to %d %s", before["steps"], steps, what)
     return [*before.get("went on from", []), before["steps"]]
 
 
