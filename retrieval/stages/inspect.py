@@ -110,22 +110,22 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     tasks = task_kind.drawn(config.data.rates, labelled=False) if run.prepares else []
     sets = {name: beir.read_judged(run.sets / name) for name in set_names(run.sets)}
     queries = itertools.chain.from_iterable(value.queries.values() for value in sets.values())
-    seen = SeenQueries(queries, vocabulary if tasks else None)
+    queried = SeenQueries(queries, vocabulary if tasks else None)
     if source_paths.split(config.pairs.files) or config.pairs.sources or run.training.exists():
         with tempfile.TemporaryDirectory() as folder, labelled_groups.opened(run, Path(folder)) as (groups, _):
             for example in groups:  # all of them: a test query may be the last
-                seen.see_example(example)
-    if not (texts or seen.first):
+                queried.see_example(example)
+    if not (texts or queried.first):
         raise UserError(f"--stage=inspect: {run.display_path} has no prepared corpus and no labelled examples")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
-        seen.see_corpus(run.corpus, tasks, config.data.held_out)
+        queried.see_corpus(run.corpus, tasks, config.data.held_out)
     candidates = {name: beir.read_candidates(run.sets / name / "corpus.jsonl") for name in sets}
     counts = [
         *data_warnings.of_corpus(records.details(run, "prepare") if run.prepares else None, texts, sizes),
-        *seen.of_corpus(),
-        *(data_warnings.of_labelled(seen.first, sizes) if seen.first else ()),
-        *(count for name, value in sets.items() for count in seen.of_set(value, candidates[name], sizes)),
+        *queried.of_corpus(),
+        *(data_warnings.of_labelled(queried.first, sizes) if queried.first else ()),
+        *(count for name, value in sets.items() for count in queried.of_set(value, candidates[name], sizes)),
     ]
     header = ["about", "what", "number", "of", "%", "", "such as, or why"]
     print(display.markdown(header, [_row(count) for count in counts], left=2))
