@@ -1,18 +1,13 @@
-"""`--config=distill`: what it takes from student and teacher, and one command from mining to the report."""
-
-import json
+"""`--config=distill`: what it takes from student and teacher."""
 
 import pytest
-from conftest import REPOSITORY
 from support import embedder_folders
 from support.command_flags import forget_flags
 from support.exported import work_directory
-from support.tiny import complete
 
 from retrieval import cli
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.runs.pipeline.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -46,42 +41,9 @@ def cross_encoder(tmp_path_factory):
 def config_of(student, teacher, *flags, divided="toy"):
     forget_flags()
     values = {"train.init_from": student, "teacher.model": teacher, "split.set": divided}
-    cli.parse_flags(
-        ["main", "--config=distill:local", *(f"--config.{name}={of}" for name, of in values.items()), *flags]
-    )
+    own = [f"--config.{name}={of}" for name, of in values.items()]
+    cli.parse_flags(["main", "--config=distill:local", *own, *flags])
     return cli.config()
-
-
-@pytest.mark.long
-def test_one_command_from_mining_to_the_report(student, teacher, tmp_path):
-    toy = tmp_path / "toy"
-    documents = [{"_id": f"d{n}", "title": "", "text": f"the fox {n} was seen near the old house"} for n in range(40)]
-    queries = [{"_id": f"q{n}", "text": f"where is the fox {n}?"} for n in range(40)]
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        files.write_text(toy / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    for rule, numbers in (("train", range(24)), ("dev", range(24, 32)), ("test", range(32, 40))):
-        lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in numbers)]
-        files.write_text(toy / "qrels" / f"{rule}.tsv", "\n".join(lines) + "\n")
-    values = {
-        "sets.beir": toy,
-        "split.train": "train",
-        "split.dev": "dev",
-        "train.steps": 2,
-        "train.minutes": 0,
-        "train.batch_size": 8,
-        "loop.validate_every": 1,
-        "loop.best": "RR",
-        "data.lanes": 1,
-        "split.shards": 1,
-    }
-    config = config_of(student, teacher, *(f"--config.{name}={value}" for name, value in values.items()))
-    assert config.train.loss == "kl_divergence" and config.train.teacher_temperature == 0.01
-    run = Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
-    complete(run)
-    systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
-    assert {"start", "dense"} <= systems
-    scored = (run.folder / "teacher" / "scores.jsonl").read_text().splitlines()
-    assert len(scored) == 24 * 21  # the positive, and as many negatives as are mined
 
 
 def test_the_teachers_temperature_is_its_own(student, teacher, cross_encoder, tmp_path):

@@ -1,7 +1,6 @@
 """`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -162,17 +161,6 @@ def test_names_of_published_models(model, family, expected):
     assert embedder(model, family)[: len(expected)] == expected
 
 
-def test_a_folder_without_modules_is_pooled_by_its_kind(folder, family, tmp_path, caplog):
-    with caplog.at_level(logging.INFO):
-        bare = MAKERS[family](tmp_path / NAMES[family])
-        embedder_folders.without_modules(bare)
-        model, whole = retrieval.load(bare), retrieval.load(folder)
-    said = {"qwen3": "pooled by last, as a qwen3", "modernbert": "pooled by mean, as a modernbert"}
-    assert said[family] in caplog.text
-    assert np.allclose(model.encode_documents(TEXTS), whole.encode_documents(TEXTS), atol=1e-6)
-    assert start(bare).model.pooling == start(folder).model.pooling
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -188,11 +176,6 @@ def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
     with pytest.raises(UserError, match=message) as refused:
         parsed(*(flag.format(empty=tmp_path / "empty", folder=folder) for flag in flags))
     assert "\n" not in str(refused.value)
-
-
-def test_an_unknown_size_is_an_error():
-    with pytest.raises(UserError, match="unknown size of a config 'lokal': did you mean local"):
-        parsed(config="embedding:lokal")
 
 
 def test_a_cross_encoder_is_no_embedder(tmp_path):
