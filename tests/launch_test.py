@@ -228,19 +228,22 @@ def test_an_interrupted_run_is_kept(work):
         os.kill(work.calls("ssh run")[0]["pid"], 0)
 
 
+def prepare(work: Workplace, hosts: int) -> None:
+    work.add_hosts(hosts)
+    work.run("tpu_vm.sh", "copy", *PLACE)
+    work.run("tpu_vm.sh", "install", *PLACE)
+
+
 def test_attach_gives_a_runs_exit_code_again(work):
-    work.add_hosts(2)
-    prepare(work)
+    prepare(work, 2)
     work.answer("main", {"out": "first"}, {"out": "second", "code": 9})
     done = work.run("tpu_vm.sh", "run", *PLACE, "--", *TRAINING, code=9)
-    assert done.stdout == "first\nsecond\n"
-    assert work.run("tpu_vm.sh", "attach", *PLACE, code=9).stdout == "first\nsecond\n"
+    assert done.stdout == work.run("tpu_vm.sh", "attach", *PLACE, code=9).stdout == "first\nsecond\n"
     assert len(work.calls("main")) == 2
 
 
 def test_a_command_that_gcloud_repeats_starts_no_second_run(work):
-    work.add_hosts(1)
-    prepare(work)
+    prepare(work, 1)
     work.answer("main", {"code": 4})
     work.run("tpu_vm.sh", "run", *PLACE, "--", *TRAINING, code=4)
     command = next(a for a in work.argv("ssh run")[0] if a.startswith("--command=")).removeprefix("--command=")
@@ -249,11 +252,6 @@ def test_a_command_that_gcloud_repeats_starts_no_second_run(work):
     assert again.returncode == 4 and len(work.calls("main")) == 1
     work.run("tpu_vm.sh", "run", *PLACE, "--", *TRAINING, code=4)
     assert len(work.calls("main")) == 2
-
-
-def prepare(work: Workplace) -> None:
-    work.run("tpu_vm.sh", "copy", *PLACE)
-    work.run("tpu_vm.sh", "install", *PLACE)
 
 
 def test_a_workload_on_gke(work):

@@ -278,23 +278,6 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, stages, source):
             runner.run_stage(run, reader)
 
 
-def test_queries_and_passages_have_the_same_towers(tmp_path, stages, source):
-    stages.clear()
-    stages |= {
-        "train": copying(source, "towers"),
-        "encode": copying(source, "embeddings", reads=("train",)),
-        "search": copying(source, "hits", False, reads=(Read("encode", optional=True), Read("train", optional=True))),
-    }
-    run = make_run(tmp_path / "run")
-    run.config.stages = tuple(in_order(STAGES, run.config))
-    do(run, *STAGES)
-    source.write_text("another")
-    (run.folder / "stages" / "train.json").unlink()
-    runner.run_stage(run, "train")
-    with pytest.raises(UserError, match=r"'search' would read what stage 'encode' made before .* --stage=encode,"):
-        runner.run_stage(run, "search")
-
-
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
     def interrupted(run):
         (run.folder / "out").mkdir(exist_ok=True)

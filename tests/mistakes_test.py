@@ -3,7 +3,6 @@
 Nothing that is dear is done before: but for those of `IN_A_STAGE`, no stage has begun when the message comes.
 """
 
-import importlib
 import json
 import math
 import re
@@ -17,6 +16,7 @@ from conftest import REPOSITORY
 from support import toy_corpus
 from support.command_flags import forget_flags
 
+from configs import ict_bfs_wlp
 from retrieval import cli, main, study
 from retrieval.common.runtime import ending
 from retrieval.data.tokenizers import vocabularies
@@ -58,8 +58,6 @@ def written_out(line):
 
 
 SHORT = {
-    "BERT": "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
-    "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}",
     "QUICK": "--config=configs/ict_bfs_wlp.py:local --workdir={run}",
     "REQA": "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}",
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
@@ -188,16 +186,12 @@ LOCK = REPOSITORY / "requirements.lock"
 def inputs(tmp_path_factory):
     """Files and folders to name by mistake: name -> path."""
     root = tmp_path_factory.mktemp("mistakes")
-    folder = root / "inputs"
-    folder.mkdir()
+    (folder := root / "inputs").mkdir()
     toy_corpus.write_dump(folder / "dump.xml")
     toy_corpus.write_squad(folder / "squad.json")
     lines = [*SPECIAL_TOKENS, *("fox dog cat owl".split())]
     texts = {
-        "empty": "",
-        "text.txt": "Nothing but words.\n",
         "array.json": "[]",
-        "dpr.json": '[{"question": "q", "positive_ctxs": [{"text": "a"}]}]',
         "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
         "vocab.txt": "\n".join(lines),
         "raises.py": "def get_config():\n    return undefined\n",
@@ -207,10 +201,11 @@ def inputs(tmp_path_factory):
     for name, text in texts.items():
         (folder / name).write_text(text)
     write_sets(folder)
-    write_bert(folder)
+    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
+    (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
     write_runs(folder.parent, folder)
     paths = {path.name: path for path in [*folder.iterdir(), *root.iterdir()]}
-    return {**paths, "folder": folder, "nowhere": folder / "nowhere"}
+    return {**paths, "folder": folder}
 
 
 def config_file(line):
@@ -225,21 +220,11 @@ def write_sets(folder):
         "queries.jsonl": '{"_id": "q1", "text": "one?"}\n',
         "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     }
-    bad = {
-        "beir": {},
-        "two/beir": {},
-        "same_ids": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'},
-    }
-    for name, changes in bad.items():
+    same_ids = {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'}
+    for name, changes in {"beir": {}, "two/beir": {}, "same_ids": same_ids}.items():
         for path, text in (good | changes).items():
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / name / path).write_text(text)
-
-
-def write_bert(folder):
-    """A folder of weights, and those with one mistake each."""
-    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
-    (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
 
 
 def write_runs(root, folder):
@@ -250,18 +235,14 @@ def write_runs(root, folder):
     run = finished(root / "older_index", words, "prepare", "sets", "train", "encode", "index")
     records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
-    finished(root / "untrained", words, "prepare")
     finished(root / "mixed", words, "prepare", "sets")
     for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
         finished(root / name, words, "prepare", "sets")
         (root / name / "stages" / "prepare.json").write_text(json.dumps(record))
-    (root / "array").mkdir()
-    (root / "array" / "config.json").write_text("[]")
 
 
-def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
-    config = importlib.import_module(f"configs.{config}").get_config("local")
-    config.base = base
+def finished(folder, words, *stages):
+    config = ict_bfs_wlp.get_config("local")
     (folder / "corpus").mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json())
     (folder / "corpus" / "vocab.txt").write_text(words)
@@ -311,8 +292,9 @@ def begins(*_, **__):
     raise AssertionError("the mistake was not noticed")
 
 
-def check(mistake, status, told, paths):
-    """Status 2 and one message: short, without a stack trace, and with all that helps."""
+def check(mistake, status, told, paths, begins=False):
+    """Status 2 and one message: short, without a stack trace, and with all that helps; and no work directory."""
+    assert begins or not paths["run"].exists()
     assert status == 2, told
     assert len(re.findall("^error: ", told, re.MULTILINE)) == 1 and "Traceback" not in told, told
     message = re.split("^error: ", told, flags=re.MULTILINE)[1].rstrip()
@@ -325,23 +307,18 @@ def check(mistake, status, told, paths):
 @pytest.mark.parametrize("mistake", FLAGS, ids=lambda mistake: mistake.typed)
 def test_in_flags(mistake, answer):
     check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths))), answer.paths)
-    assert not answer.paths["run"].exists()
 
 
-@pytest.mark.parametrize("mistake", [*FIELDS, *FILES], ids=lambda mistake: mistake.typed)
+@pytest.mark.parametrize("mistake", [*FIELDS, *FILES, *IN_A_STAGE], ids=lambda mistake: mistake.typed)
 def test_before_anything_begins(mistake, answer):
-    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
-    assert not answer.paths["run"].exists()
-
-
-@pytest.mark.parametrize("mistake", IN_A_STAGE, ids=lambda mistake: mistake.typed)
-def test_in_the_first_stage(mistake, answer):
-    check(mistake, *answer(typed(mistake.typed, answer.paths), may_begin=True), answer.paths)
+    """But for what the first stage alone can find."""
+    words, begins = typed(mistake.typed, answer.paths), mistake in IN_A_STAGE
+    check(mistake, *answer(words, may_begin=begins), answer.paths, begins)
 
 
 @pytest.mark.parametrize("mistake", STUDY, ids=lambda mistake: mistake.typed)
 def test_in_a_study(mistake, answer):
-    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths)
+    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths, True)
 
 
 def test_in_a_pod(answer, monkeypatch):

@@ -301,6 +301,7 @@ def _check_query(query: str) -> None:
 
 def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
     """Hits, texts and records as candidates."""
-    if not is_list(documents):
-        return candidates(documents)  # which says what is wrong
-    return candidates([each._asdict() if isinstance(each, Hit) else each for each in documents])
+    records: Any = documents
+    if is_list(documents):
+        records = [each._asdict() if isinstance(each, Hit) else each for each in documents]
+    return candidates(records)

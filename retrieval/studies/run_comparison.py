@@ -136,7 +136,7 @@ def differences(runs: Sequence[FinishedRun], systems: Sequence[str], dataset: st
     metrics = {metric for each in values for metric in each.metrics}
 
     def differ(pair: tuple[str, str], metric: str) -> bool:
-        return per_query.differences(*(per_query.values_of(values, system, metric) for system in pair)).any()
+        return bool(per_query.differences(*(per_query.values_of(values, system, metric) for system in pair)).any())
 
     return run_report.tested(values, [pair for pair in pairs if any(differ(pair, metric) for metric in metrics)])
 
