@@ -58,19 +58,10 @@ def trained(request, folder, tmp_path_factory):
     pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n} was seen"]} for n in range(60)]
     for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
         files.write_text(place / f"{name}.jsonl", "".join(json.dumps(pair) + "\n" for pair in part))
-    config = start(
-        folder,
-        f"--config.pairs.files={place / 'pairs.jsonl'}",
-        f"--config.sets.labelled={place / 'test.jsonl'}",
-        "--config.train.steps=4",
-        "--config.train.minutes=0",
-        "--config.train.batch_size=8",
-        "--config.train.learning_rate=1e-2",
-        f"--config.train.lora.rank={request.param}",
-        "--config.loop.validate_every=2",
-        "--config.loop.best=Success@1",
-        "--config.index.dense=exact",
-    )
+    changes = {"pairs.files": place / "pairs.jsonl", "sets.labelled": place / "test.jsonl", "train.steps": 4}
+    changes |= {"train.minutes": 0, "train.batch_size": 8, "train.learning_rate": 1e-2, "index.dense": "exact"}
+    changes |= {"train.lora.rank": request.param, "loop.validate_every": 2, "loop.best": "Success@1"}
+    config = start(folder, *(f"--config.{name}={value}" for name, value in changes.items()))
     run = Run(config, place / "run", REPOSITORY / "requirements.lock")
     preflight.check(run, config.stages)
     runner.open_run(run)
@@ -80,7 +71,7 @@ def trained(request, folder, tmp_path_factory):
 
 
 def test_one_line_trains_an_embedder_of_today(trained):
-    systems = {row["system"] for row in json.loads((trained.folder / "results.json").read_text())}
+    systems = {row["system"] for row in files.read_json(trained.folder / "results.json")}
     assert systems == {"bm25", "start", "dense", "hybrid"}
     assert "\n| dense over start |" in (trained.folder / "report.md").read_text()
 
@@ -90,12 +81,10 @@ def test_what_is_exported_is_the_model_of_the_run(trained, folder, family):
     for encode in ("encode_queries", "encode_documents"):
         ours, theirs, before = (getattr(model, encode)(TEXTS) for model in (run, export, retrieval.load(folder)))
         assert np.allclose(ours, theirs, atol=1e-6) and not np.allclose(ours, before, atol=1e-3)
-    written, published = (
-        json.loads((place / "config.json").read_text()) for place in (trained.folder / "export", folder)
-    )
+    written, published = (files.read_json(place / "config.json") for place in (trained.folder / "export", folder))
     kept = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     assert [written[key] for key in kept] == [published[key] for key in kept]
-    settings = json.loads((trained.folder / "export" / "config_sentence_transformers.json").read_text())
+    settings = files.read_json(trained.folder / "export" / "config_sentence_transformers.json")
     assert settings["prompts"]["query"] == {"qwen3": TASK, "modernbert": "search_query: "}[family]
 
 
@@ -125,13 +114,9 @@ def test_settings_are_recommended_by_name_and_flags_count_more(folder, family):
     assert (config.train.temperature, config.model.pooling) == (0.5, "cls")
 
 
-def test_adapters_have_a_rate_of_their_own(folder, family):
-    assert (
-        start(folder, "--config.train.lora.rank=2").train.learning_rate == {"qwen3": 1e-4, "modernbert": 5e-4}[family]
-    )
-
-
-def test_the_model_as_argument_is_the_same(folder):
+def test_adapters_have_a_rate_of_their_own_and_the_model_may_be_an_argument(folder, family):
+    rate = {"qwen3": 1e-4, "modernbert": 5e-4}[family]
+    assert start(folder, "--config.train.lora.rank=2").train.learning_rate == rate
     assert parsed(config=f"fine_tune:{folder}").to_dict() == start(folder, config="embedding").to_dict()
 
 

@@ -1,23 +1,11 @@
-"""What git leaves out of the repository, and what runs on every change to it."""
+"""What runs on every change to the repository, and what it says of itself."""
 
-import os
 import re
-import shutil
-import subprocess
 
 import yaml
 from conftest import REPOSITORY
 
 import retrieval
-
-
-def test_git_ignores_an_environment_that_is_a_link(tmp_path):
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    shutil.copy(REPOSITORY / ".gitignore", tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    os.symlink(tmp_path / "elsewhere", tmp_path / ".venv")
-    found = subprocess.run(["git", "check-ignore", ".venv"], cwd=tmp_path, capture_output=True, text=True)
-    assert found.stdout == ".venv\n"
 
 
 def test_the_workflow_has_every_python_that_setup_allows():
