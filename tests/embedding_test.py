@@ -1,4 +1,7 @@
-"""`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again."""
+"""`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again.
+
+`--config=distill`: what it takes from student and teacher.
+"""
 
 import json
 
@@ -7,6 +10,7 @@ import pytest
 from conftest import REPOSITORY
 from support import embedder_folders
 from support.command_flags import forget_flags
+from support.exported import work_directory
 
 import retrieval
 from configs.embedders import embedder
@@ -169,3 +173,50 @@ def test_a_cross_encoder_is_no_embedder(tmp_path):
     embedder_folders.save_file(tensors | {"score.weight": np.ones((1, 16), np.float32)}, model / "model.safetensors")
     with pytest.raises(UserError, match="reranker: it has a classifier, and makes no embeddings"):
         start(model)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    return embedder_folders.modernbert(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """Its name tells its temperature, 0.01."""
+    return embedder_folders.qwen3(tmp_path_factory.mktemp("models") / "Qwen3-Embedding-0.6B")
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory):
+    """The config is enough to tell what it is."""
+    folder = tmp_path_factory.mktemp("models") / "judge"
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    files.write_json(folder / "config.json", config)
+    return folder
+
+
+def config_of(student, teacher, *flags, divided="toy"):
+    values = {"train.init_from": student, "teacher.model": teacher, "split.set": divided}
+    own = [f"--config.{name}={of}" for name, of in values.items()]
+    return parsed(*own, *flags, config="distill:local")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_the_teachers_temperature_is_its_own(student, teacher, cross_encoder, tmp_path):
+    def temperature(*teachers):
+        return config_of(student, ",".join(map(str, teachers))).train.teacher_temperature
+
+    trained = work_directory(tmp_path / "run", **{"train.temperature": 0.07})
+    assert temperature(cross_encoder) == 1 and temperature(teacher) == 0.01 and temperature(trained.folder) == 0.07
+    assert temperature(teacher, cross_encoder) == 0.1
+    assert config_of(student, teacher, "--config.train.teacher_temperature=0.3").train.teacher_temperature == 0.3
+
+
+def test_files_in_place_of_a_set_have_their_negatives(student, teacher):
+    config = config_of(student, teacher, "--config.pairs.files=x.jsonl", divided="")
+    assert "mine" not in config.stages and config.stages[:2] == ("sets", "teacher")
+
+
+def test_a_missing_teacher_is_named(student):
+    with pytest.raises(UserError, match=r"--config=distill learns from a model: add --config\.teacher\.model="):
+        config_of(student, "")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import exported
+from support import embedder_folders, exported
 from support.packages import package
 
 import retrieval
@@ -69,3 +69,18 @@ def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     np.testing.assert_allclose(ours[0], queries, atol=1e-5 * scale)
     np.testing.assert_allclose(ours[1], documents, atol=1e-5 * scale)
     np.testing.assert_allclose(ours[0] @ ours[1].T, model.similarity(queries, documents), atol=1e-4 * scale**2)
+
+
+OTHER_TEXTS = ["the fox 7 was seen", "a", "Ünïcödé 東京 🦊", "the dog " * 20]
+
+
+@pytest.mark.parametrize("make", [embedder_folders.qwen3, embedder_folders.modernbert])
+@pytest.mark.parametrize("has_modules", [True, False])
+def test_embeddings_are_those_of_the_library(tmp_path, make, has_modules):
+    """A decoder's are of its last token, those of others the mean, whether the folder says so or not."""
+    folder = make(tmp_path / "model")
+    if not has_modules:
+        embedder_folders.without_modules(folder)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = theirs.encode(OTHER_TEXTS, normalize_embeddings=True)
+    assert np.allclose(retrieval.load(folder).encode_documents(OTHER_TEXTS), expected, atol=1e-5)
