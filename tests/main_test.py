@@ -330,11 +330,10 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     stages["prepare"] = Stage(Counter(), ("corpus",), protected=Protected(), files=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
     (source / "b").write_text("another")
-    with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):
-        run_all(make_run(tmp_path / "run"), stages)
-    (source / "c").unlink()
-    with pytest.raises(UserError, match=r"docs/b has changed, and 1 more of its files have changed since"):
-        run_all(make_run(tmp_path / "run"), stages)
+    for said in ("docs/b has changed since it ran in .*/run; use another", "docs/b has changed, and 1 more of its"):
+        with pytest.raises(UserError, match=f"stage 'prepare': .*{said}"):
+            run_all(make_run(tmp_path / "run"), stages)
+        (source / "c").unlink(missing_ok=True)
     (source / "b").write_text("one")
     with pytest.raises(UserError, match="docs/c has gone since"):
         run_all(make_run(tmp_path / "run"), stages)

@@ -1,6 +1,6 @@
 """Mistakes that people make, and what they are told: the field or file, the nearest name, a way out, in five lines.
 
-Nothing that is dear is done before: but for those of `IN_A_STAGE`, no stage has begun when the message comes.
+Nothing that is dear is done before: no stage has begun when the message comes.
 """
 
 import json
@@ -159,16 +159,6 @@ $BM25 --config.sets.labelled={bad_dpr.json}
 )
 
 
-# Found only by the work itself, which is the first to read so far.
-IN_A_STAGE = mistakes(
-    r"""
-$BM25 --config.sets.beir={same_ids}
-  {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | rename one
---workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
-  150 examples | config.train.batch_size=4096 | a smaller batch
-"""
-)
-
 STUDY = mistakes(
     r"""
 --config=configs/ict.py:local --workdir={run}
@@ -214,24 +204,16 @@ def config_file(line):
 
 
 def write_sets(folder):
-    """BEIR folders: a good one, its double, and one for each of the mistakes in them."""
-    good = {
-        "corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d2", "text": "two"}\n',
-        "queries.jsonl": '{"_id": "q1", "text": "one?"}\n',
-        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-    }
-    same_ids = {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'}
-    for name, changes in {"beir": {}, "two/beir": {}, "same_ids": same_ids}.items():
-        for path, text in (good | changes).items():
-            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name / path).write_text(text)
+    """A BEIR folder, and its double."""
+    queries, answers = {"q1": "one?"}, {"q1": "d1"}
+    for name in ("beir", "two/beir"):
+        toy_corpus.write_set(folder / name, {"d1": "one", "d2": "two"}, queries, answers)
 
 
 def write_runs(root, folder):
     """Work directories, as if their stages had run."""
     words = (folder / "vocab.txt").read_text()
     finished(root / "finished", words, "prepare", "sets", "train")
-    finished(root / "finished_corpus", words, "prepare", "sets")
     run = finished(root / "older_index", words, "prepare", "sets", "train", "encode", "index")
     records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
@@ -246,8 +228,6 @@ def finished(folder, words, *stages):
     (folder / "corpus").mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json())
     (folder / "corpus" / "vocab.txt").write_text(words)
-    tasks = {task: {"pairs": 50, "last_buckets": {"10000": 50}} for task in ("ict", "bfs", "wlp", "mlm")}
-    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
     details = {"step": 1, "vocabulary": vocabularies.load(folder / "corpus" / "vocab.txt").fingerprint}
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": details, "outputs": {}}
     run = Run(config, folder, LOCK)
@@ -274,10 +254,9 @@ def answer(inputs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(ending, "heed_signals", lambda: None)  # a thread for each would stay
 
-    def call(words, command=main, may_begin=False):
-        if not may_begin:
-            monkeypatch.setattr(runner, "run_stage", begins)
-            monkeypatch.setattr(study, "do_runs", begins)
+    def call(words, command=main):
+        monkeypatch.setattr(runner, "run_stage", begins)
+        monkeypatch.setattr(study, "do_runs", begins)
         forget_flags()
         monkeypatch.setattr(sys, "argv", ["command", *words])
         with pytest.raises(SystemExit) as end:
@@ -292,9 +271,9 @@ def begins(*_, **__):
     raise AssertionError("the mistake was not noticed")
 
 
-def check(mistake, status, told, paths, begins=False):
-    """Status 2 and one message: short, without a stack trace, and with all that helps; and no work directory."""
-    assert begins or not paths["run"].exists()
+def check(mistake, status, told, paths):
+    """Status 2 and one message: short, without a stack trace, and with all that helps; and no run has begun."""
+    assert not (paths["run"] / "stages").exists()
     assert status == 2, told
     assert len(re.findall("^error: ", told, re.MULTILINE)) == 1 and "Traceback" not in told, told
     message = re.split("^error: ", told, flags=re.MULTILINE)[1].rstrip()
@@ -309,16 +288,14 @@ def test_in_flags(mistake, answer):
     check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths))), answer.paths)
 
 
-@pytest.mark.parametrize("mistake", [*FIELDS, *FILES, *IN_A_STAGE], ids=lambda mistake: mistake.typed)
+@pytest.mark.parametrize("mistake", [*FIELDS, *FILES], ids=lambda mistake: mistake.typed)
 def test_before_anything_begins(mistake, answer):
-    """But for what the first stage alone can find."""
-    words, begins = typed(mistake.typed, answer.paths), mistake in IN_A_STAGE
-    check(mistake, *answer(words, may_begin=begins), answer.paths, begins)
+    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
 
 
 @pytest.mark.parametrize("mistake", STUDY, ids=lambda mistake: mistake.typed)
 def test_in_a_study(mistake, answer):
-    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths, True)
+    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths)
 
 
 def test_in_a_pod(answer, monkeypatch):
