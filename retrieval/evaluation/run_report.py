@@ -36,7 +36,7 @@ DIFFERENCES = (
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
 
-_Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
+Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
 """Differences over the questions [Q] of a pair of systems by a metric, and their p-value by Holm's correction."""
 
 
@@ -88,10 +88,10 @@ def write_report(
     parts: list[str | Plot] = []
     for (dataset, split), systems in _by_test_set(results).items():
         about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
-        tested = _tested(values, (*_PAIRS, *compared))
+        above = tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
-        if tested:
-            parts += _differences_section(len(values[0].queries), tested)
+        if above:
+            parts += differences_section(above)
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
                 parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
@@ -165,7 +165,7 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
-def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
+def tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> Tested:
     """What the first system of a pair is above the second on the same questions, by each metric that both have."""
     differences: dict[tuple[Pair, str], np.ndarray] = {}
     metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
@@ -177,9 +177,11 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
 
 
-def _differences_section(questions: int, tested: _Tested) -> list[str]:
+def differences_section(tested: Tested) -> list[str]:
     """What one system is above another, and in how many questions it is better, equal and worse."""
     pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
+    counts = {len(differences_Q) for differences_Q, _ in tested.values()}
+    questions = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
     above, won = {}, {}
     for key, (differences_Q, p_value) in tested.items():
         above[key] = f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
@@ -189,7 +191,7 @@ def _differences_section(questions: int, tested: _Tested) -> list[str]:
         rows = [[f"{pair[0]} {word} {pair[1]}", *(cells.get((pair, name), "") for name in metrics)] for pair in pairs]
         return display.markdown([title, *metrics], rows)
 
-    first = table(f"On the same {questions:,} questions", "over", above)
+    first = table(f"On the same {questions} questions", "over", above)
     return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 

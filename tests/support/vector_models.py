@@ -32,7 +32,7 @@ def check_loaded(folder, exported):
         (lambda: model.index(DOCUMENTS, kind="quantised"), "the index 'quantised' is of embeddings"),
         (lambda: model.index(DOCUMENTS, precision="int8"), "an index of kind 'exact' has none"),
         (lambda: model.encode_queries(["a"], prompt="b"), "has its own markers"),
-        (lambda: model.normalizes, "embeds no text as one vector"),
+        (lambda: model.towers, "embeds no text as one vector"),
         (lambda: retrieval.MtebEncoder(exported), "embeds no text as one vector"),
         (lambda: model.index(), "the run has no index 'exact' of its corpus: run the stage"),
         (lambda: retrieval.load(exported, truncate_dim=4), "makes no embeddings"),
