@@ -171,8 +171,6 @@ def check_model(run: Run) -> None:
     start = initial_parameters.start_of(config)
     start.check(run)
     start.check_tensors(config)
-    if adapters := train_state.adapters_of(config):
-        adapters.check_start(config)
 
 
 def check_validation(config: ConfigDict) -> None:
