@@ -113,10 +113,10 @@ class NegativesRefresh(RefreshKind):
           UserError: it would be too small for a batch.
         """
         check_left(questions, mined.rows, layout, mining.answers)
-        made, options = hard_negatives.mined_examples(questions, candidates, mined.rows), {"seed": layout.seed}
+        made, counts = hard_negatives.mined_examples(questions, candidates, mined.rows), grouping.Counts()
 
         def write(folder: Path) -> Counts:
-            with grouping.grouped(made, folder, mining.rule.count, grouping.Counts(), **options) as groups:
+            with grouping.grouped(made, folder, mining.rule.count, counts, seed=layout.seed) as groups:
                 rows = layout.shards, layout.positives
                 pair_shards.write_pairs(groups, inputs.vocabulary, folder, *rows, prefixes=inputs.prefixes)
             return mined.counts
