@@ -8,6 +8,7 @@ REMOVED: dict[str, str] = {
     "cluster.spherical": "Embeddings of a model with model.normalize have length 1 anyway; leave it out.",
     "cluster.start": "k-means starts from paragraphs that are drawn by chance; leave it out.",
     "data.deepct_stemmer": "DeepCT's labels have Porter's stems; leave it out.",
+    "data.mixed_sources": "A batch is of one source; leave it out.",
     "data.whole_word": "The masked language model masks tokens; leave it out.",
     "encode.calibrate": "The ranges of int8 are from at most 10,000 candidates; leave it out.",
     "encode.symmetric": "int8 has a range for each dimension; leave it out.",

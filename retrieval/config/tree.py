@@ -186,9 +186,6 @@ declare(
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
-    mixed_sources=Field(
-        False, SWITCH, "whether a batch mixes pairs.sources; else it is of one", goes_with="pairs.sources"
-    ),
     source_alpha=Field(
         1.0, SHARE, "sources without weights are drawn by size to this power; 0: alike", goes_with="pairs.sources"
     ),

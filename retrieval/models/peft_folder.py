@@ -111,21 +111,6 @@ class Adapter:
             merged[name] = table
         return merged
 
-    def parts(self, matrices: Sequence[Matrix]) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
-        """The adapter of each of our modules by some matrices: A^T [in, r], B^T [r, out] and the scale.
-
-        Raises:
-          UserError: the adapter has a matrix that is none of them, or other parameters than matrices.
-        """
-        if others := [*self.saved, *self.rows]:
-            way = "merge it into its base first (PeftModel.merge_and_unload), and train on that"
-            raise UserError(f"{self.path}: the adapter has {others[0]}, and matrices alone are trained on: {way}")
-        of_modules, parts = {matrix.name: matrix.parts for matrix in matrices}, {}
-        for module, (a_RI, b_OR, scale) in self.matrices.items():
-            ours = of_modules[self._of(module, of_modules)]
-            parts |= {part: (a_RI.T, b.T, scale) for part, b in zip(ours, np.split(b_OR, len(ours)))}
-        return parts
-
     def _of(self, name: str, names: Iterable[str], default: str = "") -> str:
         """The one of the base's names that is meant; either may have a prefix that the other has not."""
         known = {whole.partition(".")[2]: whole for whole in names} | {whole: whole for whole in names}

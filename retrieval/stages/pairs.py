@@ -151,7 +151,7 @@ def check_reader(writer: Run, reader: Run) -> None:
         hard_negatives.check_drawn(config.data.negatives, miner.config.mine.negatives, place)
     source_pairs.check_written(config, writer)
     is_there, theirs = is_done(writer, "pairs"), sources.each(writer.config)
-    least = 0 if examples.unlabelled(config) or config.data.mixed_sources else config.train.batch_size
+    least = 0 if examples.unlabelled(config) else config.train.batch_size
     for name, own in sources.each(config).items():
         folder = folder_of(writer.pairs, name) if name else writer.pairs
         with sources.naming(name):

@@ -155,10 +155,6 @@ def check_model(run: Run) -> None:
     start = initial_parameters.start_of(config)
     start.check(run)
     start.check_tensors(config)
-    if adapters := train_state.adapters_of(config):
-        adapters.check_start(config)
-    if not config.train.epochs:  # else the steps are known when the data is
-        training_length.warn_of_days(config, lambda: run.vocab_size, mesh)
 
 
 def check_validation(config: ConfigDict) -> None:

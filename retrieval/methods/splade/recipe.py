@@ -50,7 +50,7 @@ class SpladeRecipe(PairRecipe):
     def check(self) -> None:
         """As `Recipe.check`; also that texts are not packed, and that tokens see those behind them."""
         super().check()
-        check_sees_all(self.config.model, "a masked language model's do")
+        check_sees_all(self.config.model, "a masked language model's do: take another family")
         if sizes := tuple(self.config.train.matryoshka):
             raise UserError(
                 f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has weights of tokens: set "

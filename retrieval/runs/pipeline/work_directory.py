@@ -93,9 +93,8 @@ class WorkDirectory:
         runs = [self]
         while base := runs[-1].base:
             if base.folder.resolve() in [run.folder.resolve() for run in runs]:
-                raise UserError(
-                    f"config.base of {runs[-1].display_path} leads back to {base.display_path}: take another base"
-                )
+                what = f"config.base of {runs[-1].display_path} leads back to {base.display_path}"
+                raise UserError(f"{what}: take another base")
             runs.append(base)
         return runs
 
@@ -177,7 +176,5 @@ def check_format(record: Any, place: str) -> None:
       UserError: it is not.
     """
     if isinstance(record, dict) and record.get("format") != FORMAT:
-        raise UserError(
-            f"{place}: another version of this program made this work directory; go on with that version, or make the "
-            "run anew in another --workdir"
-        )
+        way = "go on with that version, or make the run anew in another --workdir"
+        raise UserError(f"{place}: another version of this program made this work directory; {way}")

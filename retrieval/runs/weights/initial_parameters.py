@@ -71,11 +71,8 @@ def _kind(value: str) -> str:
 
 def check_step(config: ConfigDict) -> None:
     """Checks that a step to start from is one of a trained run, and the fields of adapters."""
-    if config.train.init_step and _kind(config.train.init_from) != "run":
-        raise UserError(
-            f"config.train.init_step={config.train.init_step} is a step of a trained run: set config.train.init_from "
-            "to its work directory, or config.train.init_step=0"
-        )
+    if (step := config.train.init_step) and _kind(config.train.init_from) != "run":
+        raise UserError(f"config.train.init_step={step} is a step of a trained run: set {FIELD} to one, or this to 0")
     if adapters := train_state.adapters_of(config):
         adapters.check(config)
 
