@@ -25,7 +25,6 @@ declare(
     set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
     system=Field("bm25", one_of("index", "retrieval.search.index_kind.INDEXES"), "index that retrieves"),
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first"),
-    asked=Field(True, SWITCH, "whether a row has its question; without it a reader is a generate.proposer"),
     early=Field(0, whole(0), "candidates that a question tower is trained with (train.early), such as 5000; 0: none"),
 )
 declare(

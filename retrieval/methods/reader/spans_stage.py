@@ -77,7 +77,7 @@ def write_spans(run: Run) -> dict[str, Any]:
             early = EarlyCandidates(source.owner("train"), open_collection(source, name), passages, texts)
         retrieved = _retrieved(questions, _searched(fields, source, name, texts), passages, fields.depth, early)
         making = Rows(vocabulary, config.data.query_length, config.data.document_length)
-        statistics = task.write(retrieved, making, folder, config.split.shards, fields.asked)
+        statistics = task.write(retrieved, making, folder, config.split.shards)
         if early:
             statistics["embeddings"] = early.write(folder / task.CANDIDATES)
     files.remove_temporaries(folder)

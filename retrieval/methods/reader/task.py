@@ -154,17 +154,16 @@ class Matched(NamedTuple):
     spans: list[_Span]
 
 
-def match(making: Rows, retrieved: Retrieved, counts: collections.Counter, asked: bool = True) -> Matched:
+def match(making: Rows, retrieved: Retrieved, counts: collections.Counter) -> Matched:
     """Finds the answers in the paragraphs of a question.
 
     Args:
       counts: counts what is cut.
-      asked: whether the rows have the question.
 
     Raises:
       TooSlowError: a regular expression takes too long.
     """
-    beginning = making.begin(retrieved.question if asked else "")
+    beginning = making.begin(retrieved.question)
     rows = [making.of(beginning, paragraph) for paragraph in retrieved.paragraphs]
     spans = []
     for number, (row, paragraph) in enumerate(zip(rows, retrieved.paragraphs)):
@@ -194,16 +193,11 @@ def _kept(spans: Sequence[_Span]) -> list[_Span]:
     return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:MOST])]
 
 
-def write(
-    questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int, asked: bool = True
-) -> dict[str, Any]:
+def write(questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
     Where a question has candidates, an answer in one of them is enough. The records stand in the order of a hash. What
     is left out is counted, and of questions the first is named.
-
-    Args:
-      asked: whether the rows have the questions.
 
     Raises:
       UserError: no question has an answer in its paragraphs.
@@ -216,7 +210,7 @@ def write(
         for retrieved in questions:
             why, matched, compared = WITHOUT, None, None
             try:
-                matched = match(making, retrieved, counts, asked)
+                matched = match(making, retrieved, counts)
                 compared = retrieved.compared() if retrieved.compared else None
             except TooSlowError:
                 why, matched = SLOW, None

@@ -1,6 +1,5 @@
 """Trained readers: what finds spans in passages, which of them is the answer, and answers to questions of one's own."""
 
-import dataclasses
 import functools
 import itertools
 import logging
@@ -12,7 +11,6 @@ from ml_collections import ConfigDict
 
 from retrieval.api.answering import MODEL, Answer
 from retrieval.api.document_index import Hit
-from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.reader import task
@@ -59,21 +57,7 @@ class Span(NamedTuple):
     score: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
 class _Readers(TrainedKind):
-    with_questions: bool = True  # that they were trained with
-
-    def check(self, run: Run, value: str, field: str) -> Run:
-        """As `TrainedKind.check`."""
-        trainer = super().check(run, value, field)
-        if trainer.owner("spans").config.spans.asked != self.with_questions:
-            theirs = "without" if self.with_questions else "with"
-            raise UserError(
-                f"{field}: {trainer.display_path} trains a reader {theirs} questions: name one of config.spans.asked="
-                f"{self.with_questions}"
-            )
-        return trainer
-
     def read(self, run: Run, value: str, field: str) -> "SpanFinder":
         """The reader itself. Errors are those of `open`."""
         self.check(run, value, field)
@@ -86,8 +70,6 @@ class _Readers(TrainedKind):
 
 READERS = _Readers("reader", lambda recipe: isinstance(recipe, ReaderRecipe))
 TRAINED.register("reader", READERS)
-# Readers without questions: p(answer | passage), as Alberti et al. 2019 propose answers.
-TRAINED.register("proposer", dataclasses.replace(READERS, with_questions=False))
 
 
 class SpanFinder:
@@ -187,7 +169,7 @@ def text_of(spans: Sequence[Span]) -> str:
 
 
 class OpenReader:
-    """As `retrieval.api.answering.Answerer` and `retrieval.runs.weights.trained_model.SpanFinder`."""
+    """As `retrieval.api.answering.Answerer`."""
 
     def __init__(self, run: Run, finder: SpanFinder):
         """Args are the run whose `config.answer` and `config.encode` count, and its reader."""
@@ -197,11 +179,6 @@ class OpenReader:
     def compile(self) -> None:
         """As `Answerer.compile`."""
         self._finder.compile()
-
-    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
-        """As `SpanFinder.spans` of the trunk."""
-        every = self._finder.spans(questions, passages, self._run.config.encode.batch_tokens)
-        return [[(span.start, span.end) for span in best[:count]] for best in every]
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
         """As `Answerer.answers`."""

@@ -112,35 +112,22 @@ def _spacy_model() -> Any:
         ) from error
 
 
-def chosen(text: str, spans: Sequence[Span], most: int, seed: int, best: Sequence[Span] = ()) -> list[str]:
+def chosen(text: str, spans: Sequence[Span], most: int, seed: int) -> list[str]:
     """Some of the candidates of a text, in their order there.
 
     Of those that overlap the longest stays, and of those that read the same the first. Where there are more than
     `most`, a hash of text and seed draws.
-
-    Args:
-      best: candidates that come before all others, the first before the next.
     """
     kept: list[Span] = []
-    for span in best:
-        if len(kept) < most and _stands_apart(span, kept):
-            kept.append(span)
-    first = {text[start:end].strip().casefold() for start, end in kept}
     for span in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
-        if _stands_apart(span, kept):
+        if all(span[1] <= start or end <= span[0] for start, end in kept):
             kept.append(span)
     different: dict[str, str] = {}
     for start, end in sorted(kept):
         if word := text[start:end].strip():
             different.setdefault(word.casefold(), word)
-    drawn = sorted(
-        different.values(), key=lambda word: (word.casefold() not in first, hashing.digest(str(seed), text, word))
-    )
-    return [word for word in different.values() if word in drawn[:most]]
-
-
-def _stands_apart(span: Span, others: Sequence[Span]) -> bool:
-    return all(span[1] <= start or end <= span[0] for start, end in others)
+    drawn = sorted(different.values(), key=lambda word: hashing.digest(str(seed), text, word))[:most]
+    return [word for word in different.values() if word in drawn]
 
 
 def _names(text: str) -> Iterator[Span]:

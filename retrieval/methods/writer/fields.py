@@ -47,8 +47,6 @@ declare(
         one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", ""),
         "what proposes answers to ask for; '': queries, no answers",
     ),
-    proposer=Field("", TEXT, "work directory of a reader without questions, whose answers come first; '': none"),
-    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none"),
     reranker=Field(
         "", TEXT, "reranker that scores queries, for index.expansions_share: work directory or folder; '': none"
     ),
