@@ -100,7 +100,11 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
     ("number", "row", "message"),
     [
         (0, ("N9", "a"), r"line 9: 2 columns, and news\.tsv of MIND has 8"),
-        (1, ("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"), "line 7: 'N2' does not say whether it was clicked"),
+        (
+            1,
+            ("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"),
+            "line 7: 'N2': news that was shown .* as N3-1 or N3-0, as",
+        ),
         (1, ("7", "U", "2019-11-14", "N1", "N2-1"), "line 7: the time '2019-11-14' is not written as"),
     ],
 )
@@ -123,7 +127,7 @@ def test_pages_with_hidden_clicks_are_asked_and_not_judged(files, tmp_path, capl
     assert "ranked and not measured" in caplog.text
     with files[1].open("a") as file:
         file.write("\t".join(("7", *ROWS[0][1:])) + "\n")
-    with pytest.raises(UserError, match=r"line 7: 'N2-1' says whether it was clicked, and the first line does not"):
+    with pytest.raises(UserError, match=r"line 7: 'N2-1 N3-0': .* written as N3, which does not say"):
         read_set(files, tmp_path)
 
 
@@ -234,8 +238,6 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     changes["stages"] = ("sets", "encode", "index", "impressions")
     asked = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "asked", REPOSITORY / "requirements.lock")
     execute(asked)
-    asked.config.pairs.files = str(files[1].rename(tmp_path / "moved.tsv"))
-    runner.run_stage(asked, "impressions")
     lines = (asked.folder / "impressions" / "dense.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
     assert "there are predictions, and no metrics" in (asked.folder / "impressions" / "impressions.md").read_text()
@@ -266,8 +268,12 @@ def ranking(base, files, **changes):
 @pytest.mark.parametrize(
     ("ended", "begins", "message"),
     [
-        ("2019-11-14", "", r"mind_split='': .*/base has learnt from .*behaviors\.tsv before 2019-11-14; set that time"),
-        ("", "2019-11-14", r"behaviors\.tsv: .*/base has learnt from all of its impressions"),
+        ("2019-11-14", "", r"mind_split='': .*/base has learnt from .*behaviors\.tsv before 2019-11-14: set that time"),
+        (
+            "",
+            "2019-11-14",
+            r"mind_split='2019-11-14': .*/base has learnt from .*behaviors\.tsv at any time: set config",
+        ),
         ("2019-11-14", "2019-11-15", ""),
     ],
 )
