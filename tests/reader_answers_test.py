@@ -18,13 +18,14 @@ from support.tiny_pairs import CONFIG
 from retrieval.common.errors import UserError
 from retrieval.data.sets import answers
 from retrieval.data.sets.answers import Answers
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.evaluation import exact_match
 from retrieval.methods.reader import task
+from retrieval.methods.reader.answer_stage import WEIGHTS, best_weight
 from retrieval.methods.reader.model_and_loss import SpanReader
 from retrieval.methods.reader.task import Retrieved, Rows
-from retrieval.methods.reader.trained import WEIGHTS, Span, best_weight, ranked
+from retrieval.methods.reader.trained import Span, ranked
 from retrieval.models.text import Text
 
 PIECES = "the of in a red fox zurich 1895 1943 old dr . ( ) , ##s jose o ' neil cafe live what who".split()
@@ -94,10 +95,10 @@ def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most, m
     times = [3, 0, 1, 3, 2]
     paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
     retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
-    every = task.match(Rows(VOCABULARY, 8, 20), retrieved, collections.Counter()).spans
+    every = task.match(Rows(VOCABULARY, 8, 20), retrieved, collections.Counter())[1]
     monkeypatch.setattr(task, "MOST", most)
     counts = collections.Counter()
-    kept = task.match(Rows(VOCABULARY, 8, 20), retrieved, counts).spans
+    kept = task.match(Rows(VOCABULARY, 8, 20), retrieved, counts)[1]
     assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
     assert len(kept) == min(most, 9) == 9 - counts[task.MORE]
     assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room
@@ -197,7 +198,7 @@ def span(text, reader, retriever):
 
 def test_the_weight_is_the_best_on_validation_questions():
     questions = [[span("right", 1.0, 0.0), span("wrong", 0.0, 3.0)], [span("wrong", 1.0, 0.0), span("right", 0.0, 0.2)]]
-    value = lambda number, text: float(text == "right")  # noqa: E731
-    means = {w: np.mean([value(n, ranked(spans, w)[0].text) for n, spans in enumerate(questions)]) for w in WEIGHTS}
-    weight, mean = best_weight(questions, value)
-    assert mean == max(means.values()) and weight == max(w for w in WEIGHTS if means[w] == mean)
+    judged = Judged("", {"q": ""}, [], {}, {}, {"q": answers.of_texts(["right"])})
+    right = {w: sum(ranked(spans, w)[0].text == "right" for spans in questions) for w in WEIGHTS}
+    best = max(w for w in WEIGHTS if right[w] == max(right.values()))
+    assert best_weight([(judged, "q", spans) for spans in questions]) == best

@@ -99,7 +99,9 @@ class SpanReader(nnx.Module):
             scores["select"] = self.select(dropout(pooled_RH, rate, pooled_key))[:, 0]
         hidden_RLH = dropout(hidden_RLH, rate, key)
         if self.widths:
-            return scores | {"pairs": self._pairs(hidden_RLH)}
+            # One width after the other: together they would be W times as large as the hidden states.
+            score = lambda first_RLD, last_RLD: self.span(self.norm(jax.nn.relu(first_RLD + last_RLD)))[:, :, 0]  # noqa: E731
+            return scores | {"pairs": _of_spans(score, self.first(hidden_RLH), self.last(hidden_RLH), self.widths, 1)}
         ends_RL2 = self.ends(hidden_RLH)
         return scores | {"start": ends_RL2[:, :, 0], "end": ends_RL2[:, :, 1]}
 
@@ -126,15 +128,6 @@ class SpanReader(nnx.Module):
         firsts_RM, lasts_RM = places_RM // W, places_RM // W + places_RM % W
         return jnp.concatenate([select_R[:, None], best_RM, firsts_RM * 1.0, lasts_RM * 1.0], axis=1)
 
-    def _pairs(self, hidden_RLH: jax.Array) -> jax.Array:
-        """The score of the span of w + 1 tokens from each token on, [R, L, W]; of one beyond the row, of zeros."""
-        L, W = hidden_RLH.shape[1], self.widths
-        first_RLD, last_RLD = self.first(hidden_RLH), self.last(hidden_RLH)
-        last_RLD = jnp.pad(last_RLD, ((0, 0), (0, W - 1), (0, 0)))
-        # One width after the other: together they would be W times as large as the hidden states.
-        spans = (jax.nn.relu(first_RLD + last_RLD[:, width : width + L]) for width in range(W))
-        return jnp.stack([self.span(self.norm(span_RLD))[:, :, 0] for span_RLD in spans], axis=2)
-
 
 @dataclasses.dataclass(frozen=True)
 class ReaderLoss(Loss):
@@ -142,14 +135,11 @@ class ReaderLoss(Loss):
 
     Attributes:
       selects: whether it trains the head that scores paragraphs.
+      answer_weight: the share of a span's score beside that of its paragraph, where none is configured.
     """
 
     selects = False
-
-    @property
-    def answer_weight(self) -> float:
-        """The share of a span's score beside that of its paragraph, where none is configured."""
-        return 1.0
+    answer_weight = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,11 +233,7 @@ class DPRReader(ReaderLoss):
     compares = SPANS
 
     selects = True
-
-    @property
-    def answer_weight(self) -> float:
-        """As `ReaderLoss.answer_weight`: the head chooses the paragraph, and of equal spans the best comes first."""
-        return 0.0
+    answer_weight = 0.0  # the head chooses the paragraph, and of equal spans the best comes first
 
     def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of a reader's scores by name: the loss [B], and what `_metrics` says."""
@@ -304,11 +290,17 @@ def inside_pairs(inside_L: jax.Array, widths: int) -> jax.Array:
     return _of_spans(jnp.logical_and, inside_L > 0, inside_L > 0, widths)
 
 
-def _of_spans(combined: Callable, first_L: jax.Array, last_L: jax.Array, widths: int) -> jax.Array:
-    """What is combined of the first and the last token of every span, [..., L, W]; beyond the row the last has 0."""
-    L = last_L.shape[-1]
-    last_L = jnp.pad(last_L, [(0, 0)] * (last_L.ndim - 1) + [(0, widths - 1)])
-    return jnp.stack([combined(first_L, last_L[..., width : width + L]) for width in range(widths)], axis=-1)
+def _of_spans(combined: Callable, first: jax.Array, last: jax.Array, widths: int, axis: int = -1) -> jax.Array:
+    """What is combined of the first and the last token of every span, [..., L, W]; beyond the row the last has 0.
+
+    Args:
+      axis: of tokens.
+    """
+    L, padding = last.shape[axis], [(0, 0)] * last.ndim
+    padding[axis] = (0, widths - 1)
+    last = jnp.pad(last, padding)
+    lasts = (jax.lax.slice_in_dim(last, width, width + L, axis=axis) for width in range(widths))
+    return jnp.stack([combined(first, last) for last in lasts], axis=-1)
 
 
 def _of_ends(scores: Mapping[str, jax.Array], batch: Batch, shared: bool) -> tuple[jax.Array, jax.Array]:
@@ -351,11 +343,7 @@ def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float
 
 def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
     """Values [B, ...] at places of D coordinates, [B, S]; of places of -1, whatever stands somewhere."""
-    flat_BS = places_BSD[:, :, 0]
-    for axis in range(1, places_BSD.shape[2]):
-        flat_BS = flat_BS * values.shape[1 + axis] + places_BSD[:, :, axis]
-    flat_BT = reshape_rows(values, len(values), -1)
-    return jnp.take_along_axis(flat_BT, jnp.maximum(flat_BS, 0), axis=1)
+    return jax.vmap(lambda values, places_SD: values[tuple(places_SD.T)])(values, places_BSD)
 
 
 def _negative_log_sum(log_BS: jax.Array, counts_BS: jax.Array) -> jax.Array:

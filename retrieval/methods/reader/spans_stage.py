@@ -194,11 +194,12 @@ class EarlyCandidates:
     def write(self, path: Path) -> int:
         """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
         stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows_M), stored.shape[1])}
-        with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
+        with files.atomic(path) as temporary:
+            shape = (len(rows_M), stored.shape[1])
+            written_ME = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
             for start in range(0, len(rows_M), _EMBEDDINGS):
-                file.write(stored[rows_M[start : start + _EMBEDDINGS]].data)
+                written_ME[start : start + _EMBEDDINGS] = stored[rows_M[start : start + _EMBEDDINGS]]
+            written_ME.flush()
         return len(rows_M)
 
 
@@ -236,19 +237,15 @@ def read(system: str, early: int) -> list[str | Read]:
     """What the stage reads: the texts, what is searched, and what the question tower is trained with."""
     of_tower = ("train", "encode") if early else ()
     searched = dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower))
-    return ["prepare", Read("sets", must_match=True), *(Read(stage, from_base_if_later=True) for stage in searched)]
+    of_base = (Read(stage, from_base_if_later=True, required=True) for stage in searched)
+    return ["prepare", Read("sets", must_match=True), *of_base]
 
 
 def check(run: Run) -> None:
     """Checks that there are questions, and passages with an index."""
-    config, fields, source = run.config, run.config.spans, run.as_seen_by(FOLDER)
+    fields = run.config.spans
     if fields.early:
-        if fields.early < fields.depth:
-            raise UserError(
-                f"config.spans.early={fields.early} candidates begin with the config.spans.depth={fields.depth} "
-                "paragraphs that are read: raise the first or lower the second"
-            )
-        recipe.check_towers(source.owner("train"), f"config.spans.early={fields.early}")
+        recipe.check_towers(run.as_seen_by(FOLDER).owner("train"), f"config.spans.early={fields.early}")
     divided = run.owner("sets").config.split.set
     if not fields.questions and not (divided and hard_negatives.has_answers(run, divided)):
         raise UserError(
@@ -257,18 +254,7 @@ def check(run: Run) -> None:
         )
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
-        qa.check_beginning(path, config.sets.qa_patterns)
-    needed = [
-        other.stage
-        for other in read(fields.system, fields.early)
-        if isinstance(other, Read) and other.from_base_if_later
-    ]
-    for need in needed:
-        if need not in source.owner(need).config.stages:
-            raise UserError(
-                f"config.spans.system={fields.system} with config.spans.early={fields.early} needs '{need}' before "
-                "'spans': add it there, or set config.base to a run that has it"
-            )
+        qa.check_beginning(path, run.config.sets.qa_patterns)
 
 
 def inputs(questions: str) -> Sequence[Path]:
