@@ -28,7 +28,6 @@ WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none"}
 SETTINGS = WORDS | {
     "index.bm25_k1": 0.9,
     "index.bm25_b": 0.4,
-    "index.expansions_share": 1.0,
 }
 
 
@@ -86,31 +85,12 @@ def test_weighed_words_are_term_frequencies(tmp_path):
     )
 
 
-def test_queries_of_low_scores_are_left_out(tmp_path):
-    scored = zip(written(("d1", "whale"), ("d0", "wild"), ("d1", "dolphin"), ("d2", "dark")), (3.0, -1.0, 2.0, -2.0))
-    path = write(tmp_path / "toy.jsonl", [record | {"score": score} for record, score in scored])
-    options = SETTINGS | {"index.expansions": str(path), "index.expansions_share": 0.5}
-    index = INDEXES["doc2query"].build(texts(), options)
-    found = {
-        query: bool(np.isfinite(index.search([query], 1)[0]).any()) for query in ("whale", "dolphin", "wild", "dark")
-    }
-    assert found == {"whale": True, "dolphin": True, "wild": False, "dark": False}
-    assert "2 of 4 queries left out by their scores" in index.description
-    for share in (0.5, 1.0):
-        write(path, [])
-        with pytest.raises(UserError, match="none of its 0 lines is of a passage of 'toy'"):
-            INDEXES["doc2query"].build(texts(), options | {"index.expansions_share": share})
-    write(path, written(("d1", "whale")))
-    with pytest.raises(UserError, match=r"expansions_share=0\.5 goes by scores, and a query of 'd1' has none"):
-        INDEXES["doc2query"].build(texts(), options)
-
-
 @pytest.mark.parametrize(
     ("kind", "lines", "message"),
     [
         ("doc2query", ['{"_id": "d0", "text": "x"}', "whale"], r"toy\.jsonl, line 2: not valid JSON .*; a line such"),
+        ("doc2query", [], r"none of its 0 lines is of a passage of 'toy'"),
         ("doc2query", ['{"_id": "e0", "text": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
-        ("doc2query", ['{"_id": "d0", "text": "x", "score": 1e39}'], r"line 1: the score is '1e.39'; it must be"),
         ("deepct", ['{"_id": "d0", "frequencies": [["x", 2]]}'], r"toy\.jsonl, line 1: not the words of a passage"),
         ("deepct", ['{"_id": "d0", "frequencies": {"x": 3000000000}}'], r"the word 'x' counts 3000000000 times"),
         (

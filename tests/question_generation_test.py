@@ -66,7 +66,7 @@ def test_short_passages_and_told_answers_are_left_out(monkeypatch):
 
 
 def write_file(path, *documents, answer="p"):
-    path.write_text("".join(examples.to_line(examples.Expansion(id, f"q {id}", -1.0, answer)) for id in documents))
+    path.write_text("".join(examples.to_line(examples.Expansion(id, f"q {id}", answer)) for id in documents))
 
 
 def test_generated_questions_find_their_passages(tmp_path):

@@ -1,15 +1,11 @@
-"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one.
-
-A reranker may score what is written (Doc2Query--, Gospodinov et al. 2023).
-"""
+"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
 
 import functools
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +24,7 @@ from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking import passage_lines, ranked_lists
 from retrieval.runs.ranking.collection import GENERATED, collections, of_pairs
 from retrieval.runs.ranking.passage_lines import Lines
-from retrieval.runs.weights.trained_model import TRAINED, PairScorer, check_kind, open_trained
+from retrieval.runs.weights.trained_model import check_kind, open_trained
 
 # What is counted of the texts that were written, and of questions beside these.
 WRITTEN, KEPT, EMPTY = "texts", "kept", "left out: empty"
@@ -67,8 +63,6 @@ def generate(run: Run) -> dict[str, Any]:
         trained = open_trained(run)
         return Writer(*trained, decoding._replace(tokens=trained.config.data.query_length - 1))
 
-    reranker = functools.cache(lambda: TRAINED["reranker"].open(*_reranker(run)) if fields.reranker else None)
-
     def make(passages: Sequence[Candidate]) -> Lines:
         names = (WRITTEN, KEPT, EMPTY, DUPLICATES, CUT, *((PROPOSED, SHORT, TOLD) if fields.answers else ()))
         counts = Counter(dict.fromkeys(names, 0))
@@ -77,7 +71,7 @@ def generate(run: Run) -> dict[str, Any]:
         else:
             drafts = [Draft(each, text) for each, texts in zip(passages, writer().write(passages)) for text in texts]
         counts[passage_lines.LONG] = writer().cut(passages)
-        return Lines(lines_of(kept(drafts, counts), reranker()), counts)
+        return Lines(lines_of(kept(drafts, counts)), counts)
 
     known = {item.name: item for item in collections(run)}
     for name in fields.collections:
@@ -117,14 +111,11 @@ def kept(drafts: Sequence[Draft], counts: Counter) -> list[Draft]:
     return left
 
 
-def lines_of(drafts: Sequence[Draft], reranker: PairScorer | None = None) -> list[str]:
-    """A line for each text, with the reranker's score of text and passage."""
-    scores: Iterable[float | None] = itertools.repeat(None)
-    if reranker:
-        scores = reranker.scores([draft.written.text for draft in drafts], [draft.passage for draft in drafts]).tolist()
+def lines_of(drafts: Sequence[Draft]) -> list[str]:
+    """A line for each text."""
     return [
-        to_line(Expansion(passage.id, written.text, written.log_probability, answer, score))
-        for (passage, written, answer), score in zip(drafts, scores)
+        to_line(Expansion(passage.id, written.text, answer, written.log_probability))
+        for passage, written, answer in drafts
     ]
 
 
@@ -170,17 +161,9 @@ class PublishedWriter:
         source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
         source = {name: source[name] for name in ("input_ids", "attention_mask")}
         self._torch.manual_seed(hashing.number(str(decoding.seed), passage.id) >> 1)
-        return [self._text(source, ids_T) for ids_T in self._model.generate(**source, **options)]
-
-    def _text(self, source: dict[str, Any], ids_T: Any) -> WrittenText:
-        """A text with its log-probability by the model's own distribution, which no way of writing has changed."""
-        text, written_T = self._tokenizer.decode(ids_T, skip_special_tokens=True).strip(), ids_T[1:]  # without a start
-        ends = (written_T == self._model.config.eos_token_id).nonzero()
-        if len(ends):
-            written_T = written_T[: int(ends[0]) + 1]
-        logits_TV = self._model(**source, decoder_input_ids=ids_T[None, : len(written_T)]).logits[0]
-        log_TV = self._torch.log_softmax(logits_TV.float(), dim=-1)
-        return WrittenText(text, float(log_TV.gather(1, written_T[:, None]).sum()), not len(ends))
+        ids_WT, end = self._model.generate(**source, **options)[:, 1:].tolist(), self._model.config.eos_token_id
+        texts = self._tokenizer.batch_decode(ids_WT, skip_special_tokens=True)
+        return [WrittenText(text.strip(), None, end not in ids_T) for text, ids_T in zip(texts, ids_WT)]
 
 
 def check_published(folder: Path) -> int:
@@ -194,8 +177,8 @@ def check_published(folder: Path) -> int:
     has_tokeniser = any((folder / name).is_file() for name in _TOKENISERS)
     if not (isinstance(config, dict) and config.get("is_encoder_decoder") and has_tokeniser):
         raise UserError(
-            f"config.generate.model={folder}: a T5 or BART is needed, as transformers saves it: {_CONFIG} of an "
-            f"encoder-decoder, and a tokeniser, one of {', '.join(_TOKENISERS)}{hub_hint(str(folder))}"
+            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder, or no tokeniser beside it; a "
+            f"folder of a T5 or BART is needed, as transformers saves it{hub_hint(str(folder))}"
         )
     for name in _PACKAGES:
         if not importlib.util.find_spec(name):  # to import them takes seconds
@@ -206,11 +189,6 @@ def check_published(folder: Path) -> int:
 
 def _source(passage: Candidate) -> str:
     return f"{passage.title} {passage.text}".strip()
-
-
-def _reranker(run: Run) -> tuple[Run, str, str]:
-    """What the methods of a kind of trained model take, for the reranker that the config names."""
-    return run, run.config.generate.reranker, "config.generate.reranker"
 
 
 def check_settings(generate: ConfigDict) -> None:
@@ -226,8 +204,6 @@ def check(run: Run) -> None:
     fields = run.config.generate
     if fields.answers:
         MAKERS[fields.answers]([])
-    if fields.reranker:
-        TRAINED["reranker"].check(*_reranker(run))
     if fields.model:
         check_published(hub.path(fields.model))
         return
@@ -240,11 +216,10 @@ def check(run: Run) -> None:
 
 
 def inputs(run: Run) -> Sequence[Path]:
-    """The files of the published model, without one those of the vocabulary; and those of the reranker."""
-    fields = run.config.generate
-    folder = hub.path(fields.model) if fields.model else None
-    own = sorted(path for path in folder.glob("*") if path.is_file()) if folder else run.vocabulary_inputs()
-    return [*own, *(TRAINED["reranker"].inputs(*_reranker(run)) if fields.reranker else ())]
+    """The files of the published model, without one those of the vocabulary."""
+    if model := run.config.generate.model:
+        return sorted(path for path in hub.path(model).glob("*") if path.is_file())
+    return run.vocabulary_inputs()
 
 
 STAGES.register(
@@ -255,12 +230,10 @@ STAGES.register(
         check=(check, devices.check),
         fields=(
             *("seed", "generate", "encode.corpus", "encode.shard_size"),
-            *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
+            *("data.query_length", "data.document_length", "model.dtype"),
         ),
-        also_reads=("encode.batch_tokens",),
         reads=lambda config: ("prepare", "sets", *of_pairs(config), *ranked_lists.train_unless(config.generate.model)),
         files=inputs,
-        fetch=lambda run: TRAINED["reranker"].fetch(*_reranker(run)),
         writes=(GENERATED,),
         on_every_host=True,
     ),
