@@ -133,10 +133,8 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
             for _ in range(count):
                 counts.leave_out(what, at)
         # The ids of `news` themselves: millions of impressions name the same ones.
-        before, items = (
-            tuple(news[item].id for item in every if item in news)
-            for every in (clicked_before, [item for item, _ in page])
-        )
+        sides = clicked_before, [item for item, _ in page]
+        before, items = (tuple(news[item].id for item in side if item in news) for side in sides)
         clicks = tuple(clicked for item, clicked in page if item in news) if is_labelled else ()
         yield Impression(id, user, _time(time, at), before, items, clicks, known)
 

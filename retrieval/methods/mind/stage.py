@@ -30,6 +30,7 @@ _BATCH = 64  # queries that are searched at a time: of each the scores of all ca
 _SET = set_and_format.Mind.name
 
 Scorer = Callable[[Sequence[Impression]], Iterable[np.ndarray]]
+System = tuple[str, Scorer]
 
 
 class History(NamedTuple):
@@ -60,9 +61,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     # Where the clicks are hidden there are no judgements, and none are needed.
     value = beir.Judged(_SET, beir.read_queries(run.sets / _SET / "queries.jsonl"), ids, {}, {})
     if list(value.queries) != [impression.id for impression in shown]:
-        raise UserError(
-            f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
-        )
+        raise UserError(f"{run.sets / _SET}: of other impressions than config.sets.mind has now; --stage=sets first")
     rows = []
     folder = run.folder / "impressions"
     for system, scorer in _systems(collection, value, history, run.owner("index").config.index.words):
@@ -122,9 +121,7 @@ def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
             yield path
 
 
-def _systems(
-    collection: Collection, value: beir.Judged, history: History, words: Sequence[str]
-) -> Iterator[tuple[str, Scorer]]:
+def _systems(where: Collection, value: beir.Judged, history: History, words: Iterable[str]) -> Iterator[System]:
     """The name of each system, and what scores the news of impressions."""
 
     def by_news(value: Callable[[str], float]) -> Scorer:
@@ -134,13 +131,13 @@ def _systems(
     yield "most recent", by_news(lambda id: (history.first[id] - datetime.datetime.min).total_seconds())
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
-    for kind in indexes.kinds_of_words_of(collection, words):
-        index = indexes.open_words(kind, collection, len(row_of))
+    for kind in indexes.kinds_of_words_of(where, words):
+        index = indexes.open_words(kind, where, len(row_of))
         yield kind.system_of(index), _by_search(index, texts, row_of)
     for system, name in (*zip(BASELINES, BASELINES), (TRAINED, INDEXES[EXACT].system)):
-        if collection.has_embeddings(system):
-            collection.check_embeddings(value, system)
-            yield name, _by_embeddings(collection.embeddings(system), row_of)
+        if where.has_embeddings(system):
+            where.check_embeddings(value, system)
+            yield name, _by_embeddings(where.embeddings(system), row_of)
 
 
 def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.libraries import seqio
@@ -47,9 +48,7 @@ class NextSentenceModel(MaskedLanguageModel):
         self.pooler = nnx.Linear(config.hidden_size, config.hidden_size, kernel_init=INIT, rngs=rngs)
         self.next_sentence = nnx.Linear(config.hidden_size, 2, kernel_init=INIT, rngs=rngs)
 
-    def __call__(
-        self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None) -> Any:
         """Logits of the masked tokens, as `MaskedLanguageModel` gives them, and of the two classes, float32 [B, 2].
 
         Args:
@@ -120,16 +119,12 @@ class BertRecipe(MaskedRecipe):
         super().check_validation()
         validation.check(self.config)
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """A function from parameters to `metrics` over pairs that stay the same."""
         self.check_validation()
         pairs, bound = self.held_out(run, vocabulary), bind(abstract_model(self.config, len(vocabulary)))
         count = len(pairs["text"])
-        _log.info(
-            "validation: %d pairs, %.0f %% of them with a random second text", count, 100 * pairs["is_random"].mean()
-        )
+        _log.info("validation: %d pairs, %d of them with a random second text", count, pairs["is_random"].sum())
 
         def sums(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> list[jax.Array]:
             logits_BPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], None)

@@ -96,9 +96,7 @@ class NextSentences(CorpusTask):
         if not size or counts.get("articles", 2) < 2:
             raise self.no_example("the corpus has no passage of two sentences, or no second article for a random one")
         if alone := counts.get("passages", size) - size:
-            _log.info(
-                "task '%s': %d passages are held out or have one sentence alone, and are left out", self.name, alone
-            )
+            _log.info("task '%s': left out are %d passages, held out or of one sentence", self.name, alone)
         return size
 
     def draws(self, record: Record) -> tf.Tensor:

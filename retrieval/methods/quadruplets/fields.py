@@ -5,10 +5,7 @@ from retrieval.config.fields import NOT_NEGATIVE, SWITCH, Field, declare, number
 _HINGES = one_of("way to join hinges", ("max", "sum", "chain", "triplets"))
 _MARGIN = number("0 or more, or -1", lambda value: value >= 0 or value == -1)
 
-declare(
-    "data.rates",
-    quadruplets=Field(0.0, NOT_NEGATIVE, "how often examples with a simple and a hard negative are drawn"),
-)
+declare("data.rates", quadruplets=Field(0.0, NOT_NEGATIVE, "how often examples with negatives of both kinds are drawn"))
 declare(
     "train",
     hinges=Field("max", _HINGES, "quadruplet: max (the paper), sum, chain (positive, hard, simple) or triplets"),

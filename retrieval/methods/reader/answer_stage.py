@@ -97,18 +97,15 @@ def _sets(fields: ConfigDict, sets: Path) -> list[str]:
     return chosen
 
 
-def _read_set(
-    run: Run, value: Judged, lists: Sequence[Ranking], finder: SpanFinder, counts: Counter
-) -> Iterator[_Read]:
+def _read_set(run: Run, value: Judged, lists: list[Ranking], finder: SpanFinder, counts: Counter) -> Iterator[_Read]:
     """The spans of the first passages of every system; a passage of a question is read once.
 
     What the reader says of passages is kept in shards, so that a stage which was killed goes on.
     """
     fields, sizes, store = run.config.answer, run.config.encode, run.folder / FOLDER / "spans" / value.name
     first = [others(each.lists, value, fields.paragraphs) for each in lists]
-    pairs = sorted(
-        {(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows if row >= 0}
-    )
+    none = {(q, -1) for q in range(len(value.queries))}
+    pairs = sorted({(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows} - none)
     if not pairs:
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
     questions = list(map(finder.rows.begin, value.queries.values()))

@@ -114,6 +114,7 @@ class SpanReader(nnx.Module):
         Args:
           inside_RL: 1 for the tokens of the paragraph.
           widths: tokens of the longest span.
+          count: no more than the spans that a row has.
         """
         scores = self(pairs, None)
         R, L = inside_RL.shape
@@ -121,9 +122,7 @@ class SpanReader(nnx.Module):
         W = pairs_RLW.shape[2]
         is_inside_RLW = inside_pairs(inside_RL, W)
         flat_RT = reshape_rows(jnp.where(is_inside_RLW, pairs_RLW, _NEVER), R, L * W)
-        best_RM, places_RM = jax.lax.top_k(flat_RT, min(count, L * W))
-        more = ((0, 0), (0, count - best_RM.shape[1]))  # a short row has fewer
-        best_RM, places_RM = jnp.pad(best_RM, more, constant_values=_NEVER), jnp.pad(places_RM, more)
+        best_RM, places_RM = jax.lax.top_k(flat_RT, count)
         select_R = scores.get("select", jnp.zeros_like(best_RM[:, 0]))
         firsts_RM, lasts_RM = places_RM // W, places_RM // W + places_RM % W
         return jnp.concatenate([select_R[:, None], best_RM, firsts_RM * 1.0, lasts_RM * 1.0], axis=1)
@@ -172,9 +171,7 @@ class SpanLikelihood(ReaderLoss):
         """Also that one thing alone weighs paragraphs."""
         super().__post_init__()
         if self.joint and self.select:
-            raise UserError(
-                "config.train.joint=True and config.train.select=True both weigh paragraphs: set one to False"
-            )
+            raise UserError("config.train.joint and config.train.select both weigh paragraphs: set one to False")
 
     @property
     def selects(self) -> bool:
@@ -192,7 +189,7 @@ class SpanLikelihood(ReaderLoss):
         start_BKL, log_BS = _of_ends(scores, batch, self.shared_norm)
         if self.joint:
             retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, self.temperature))
-            log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
+            log_BS += _at(jnp.take_along_axis(retriever_BN, batch["paragraph"], axis=1), spans_BS3[:, :, [0]])
         loss_B = _negative_log_sum(log_BS, is_span_BS)
         if self.select:
             chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
@@ -275,7 +272,8 @@ class ORQAReader(ReaderLoss):
         """Of a reader's scores by name: the loss [B], and what `_metrics` and `early_loss` say."""
         spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
         W = pairs_BKLW.shape[3]
-        total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, self.temperature), batch)[:, :, None, None]
+        retriever_BN = _retriever(scores, batch, self.temperature)
+        total_BKLW = pairs_BKLW + jnp.take_along_axis(retriever_BN, batch["paragraph"], axis=1)[:, :, None, None]
         log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
         longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
         is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
@@ -310,9 +308,8 @@ def _of_ends(scores: Mapping[str, jax.Array], batch: Batch, shared: bool) -> tup
       shared: whether the softmax is over all paragraphs of a question, or over each.
     """
     norm = _normalised if shared else jax.nn.log_softmax
-    start_BKL, end_BKL = (
-        norm(jnp.where(batch["inside"] > 0, scores[name].astype(jnp.float32), _NEVER)) for name in ("start", "end")
-    )
+    each = (scores[name].astype(jnp.float32) for name in ("start", "end"))
+    start_BKL, end_BKL = (norm(jnp.where(batch["inside"] > 0, score_BKL, _NEVER)) for score_BKL in each)
     spans_BS3 = batch["spans"]
     return start_BKL, _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
 
@@ -325,11 +322,6 @@ def _normalised(score: jax.Array) -> jax.Array:
 def _of_paragraphs(score_BK: jax.Array, inside_BKL: jax.Array) -> jax.Array:
     """Scores of paragraphs; a place without a paragraph is never chosen."""
     return jnp.where((inside_BKL > 0).any(axis=2), score_BK.astype(jnp.float32), _NEVER)
-
-
-def _of_retriever(score_BN: jax.Array, batch: Batch) -> jax.Array:
-    """What the candidates of a question have, for its paragraphs, [B, K]."""
-    return jnp.take_along_axis(score_BN, batch["paragraph"], axis=1)
 
 
 def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float) -> jax.Array:

@@ -6,11 +6,10 @@ keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -34,11 +33,9 @@ from retrieval.search.encoding import encode_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 
-_CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
 _WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth")
-_EARLY = "config.train.early=True"
 _HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types", "pool_from", "truncate_dim")
 
 
@@ -86,16 +83,14 @@ class ReaderRecipe(Recipe):
                 f"config.data.document_length={data.document_length}: a reader's row has the question too, and config."
                 f"data.query_length={data.query_length} leaves less than half: raise the first or lower the second"
             )
-        if data.paragraphs > config.spans.depth:
-            raise UserError(
-                f"config.data.paragraphs={data.paragraphs}: a question has config.spans.depth={config.spans.depth}: "
-                "lower the first or raise the second"
-            )
-        if self.retrieves and config.spans.early < config.spans.depth:
-            raise UserError(
-                f"{_EARLY} trains the question tower with config.spans.early={config.spans.early} candidates: set that "
-                f"to {config.spans.depth} (config.spans.depth) or more, such as 5000"
-            )
+        read = {"depth": ("data.paragraphs", data.paragraphs)}
+        read |= {"early": ("spans.depth", config.spans.depth)} if self.retrieves else {}
+        for name, (field, least) in read.items():
+            if config.spans[name] < least:
+                raise UserError(
+                    f"config.spans.{name}={config.spans[name]}: training reads more of a question, config.{field}="
+                    f"{least}: lower that, or set config.spans.{name} to as many or more"
+                )
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of another reader, what both have."""
@@ -112,7 +107,7 @@ class ReaderRecipe(Recipe):
         if not self.retrieves:
             return
         towers = towers_of(run)
-        check_towers(towers, _EARLY)
+        check_towers(towers, "config.train.early=True")
         theirs, ours = tower_fields(towers.config), tower_fields(config)
         _check_same(f"the question tower of {towers.display_path} has", theirs, ours)
         most, least = spans.config.spans.early, towers.config.data.query_length
@@ -144,7 +139,7 @@ class ReaderRecipe(Recipe):
         """The embeddings of candidates."""
         model = self.config.model
         size = model.truncate_dim or full_size(model.embed_dim, model.head, model.hidden_size)
-        return {"embedding": (_CANDIDATES, size)} if self.retrieves else {}
+        return {"embedding": ("candidates", size)} if self.retrieves else {}
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""
@@ -196,17 +191,15 @@ def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, obje
             )
 
 
-def embedded(
-    model: SpanReader, towers: ConfigDict, reader: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
-) -> np.ndarray:
+def embedded(model: SpanReader, towers: ConfigDict, own: ConfigDict, vocabulary: Vocabulary, texts: list[str]) -> Any:
     """Questions to embeddings [Q, E] by the question tower of a reader, on this host's devices.
 
     Args:
       towers: the config of the towers that it is from: they say how a question is tokenised.
-      reader: the config of the reader.
+      own: the config of the reader.
     """
-    mesh = local_mesh(reader)
-    inference = Inference(reader, model, vocabulary.sep_id, mesh)
+    mesh = local_mesh(own)
+    inference = Inference(own, model, vocabulary.sep_id, mesh)
     embed = inference.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
     tokens = query_tokens(towers, vocabulary, texts)
-    return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)
+    return encode_rows(tokens, embed, own.encode.batch_tokens, towers.data.query_length, mesh.size)

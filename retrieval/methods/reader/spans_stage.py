@@ -82,9 +82,7 @@ def write_spans(run: Run) -> dict[str, Any]:
             statistics["embeddings"] = early.write(folder / task.CANDIDATES)
     files.remove_temporaries(folder)
     statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **division}
-    _log.info(
-        "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
-    )
+    _log.info("spans: %d questions, %d places of answers", statistics["questions"], statistics["spans"])
     for what, number in ({what: statistics.get(what) for what in task.WARNED_OF} | left_out).items():
         if number:
             first = statistics["first"].get(what)
@@ -111,9 +109,7 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
     """
     queries, known = qa.read_questions(map(Path, source_paths.split(paths)), patterns)
     is_dev = splits.is_of_orqa_dev(list(queries.values()))
-    to_train_on = [
-        _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
-    ]
+    to_train_on = [_Question(id, queries[id], known[id]) for id, held_out in zip(queries, is_dev) if not held_out]
     counts = {"train": len(to_train_on), "dev": int(is_dev.sum()), "sets": dict([tested])}
     _log.info("spans: ORQA's division: %s", counts)
     return to_train_on, {"division": counts}
@@ -121,11 +117,8 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
     """The questions that are asked neither by an evaluation set nor by NQ's dev set, and how many those are."""
-    evaluated = {
-        splits.wording(query)
-        for name in set_names(sets)
-        for query in beir.read_queries(sets / name / "queries.jsonl").values()
-    }
+    queries = (beir.read_queries(sets / name / "queries.jsonl").values() for name in set_names(sets))
+    evaluated = set(map(splits.wording, itertools.chain.from_iterable(queries)))
     left_out, to_train_on = {_OF_SETS: 0, _OF_NQ: 0}, []
     for question in questions:
         is_dev = splits.is_of_nq_dev(question.text)
@@ -182,14 +175,12 @@ class EarlyCandidates:
           TooSlowError: a regular expression of its answers takes too long.
         """
         holding = set(self._holding(known, rows))
+        for row in rows:
+            if self._number_N[row] < 0:
+                self._number_N[row] = len(self._rows)
+                self._rows.append(row)
         holds = [place for place, row in enumerate(rows) if row in holding]
-        return Compared(self._tokens[question], [self._number(row) for row in rows], holds)
-
-    def _number(self, row: int) -> int:
-        if self._number_N[row] < 0:
-            self._number_N[row] = len(self._rows)
-            self._rows.append(row)
-        return int(self._number_N[row])
+        return Compared(self._tokens[question], self._number_N[list(rows)].tolist(), holds)
 
     def write(self, path: Path) -> int:
         """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
@@ -206,14 +197,11 @@ class EarlyCandidates:
 def _checked(collection: Collection) -> Path:
     """The folder of the embeddings of a collection's candidates, a row for each."""
     folder = collection.embeddings()
-    ids = encoding.load_ids(folder, "candidates")
-    for number, (id, candidate) in enumerate(itertools.zip_longest(ids, collection.candidates()), 1):
-        if candidate is None or id != candidate.id:
-            raise UserError(
-                f"config.spans.early: {folder}: embedding {number} is not of passage {number} of "
-                f"{collection.files[0]}: name in config.base a run that has encoded this set, with "
-                "config.encode.windows=1"
-            )
+    if encoding.load_ids(folder, "candidates") != [candidate.id for candidate in collection.candidates()]:
+        raise UserError(
+            f"config.spans.early: {folder}: not one embedding of each passage of {collection.files[0]}: name in "
+            "config.base a run that has encoded this set, with config.encode.windows=1"
+        )
     return folder
 
 

@@ -205,15 +205,8 @@ def write(questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards
             )
         num_shards = max(n for n in range(1, min(num_shards, counts["questions"]) + 1) if num_shards % n == 0)
         tfrecords.deal(in_order_of_hash, folder, num_shards, STEM)
-    per_question = round(counts["spans"] / counts["questions"], 2)
-    lengths = {"question": making.question, "row": making.row}
-    statistics = {
-        **counts,
-        "spans per question": per_question,
-        "shards": num_shards,
-        "first": first,
-        "lengths": lengths,
-    }
+    statistics = {**counts, "spans per question": round(counts["spans"] / counts["questions"], 2)}
+    statistics |= {"shards": num_shards, "first": first, "lengths": {"question": making.question, "row": making.row}}
     files.write_json(folder / "stats.json", statistics)
     return statistics
 

@@ -67,7 +67,7 @@ def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
 
 
 def sample(
-    model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, *, count: int = 1, top_k: int = TOP_K
+    model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, count: int, top_k: int = TOP_K
 ) -> Written:
     """Texts whose tokens are drawn from the `top_k` most probable (Fan et al. 2018).
 
@@ -100,10 +100,9 @@ def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int =
         is_done_RW1 = state.done_RW[:, :, None]
         ids_RWX = jnp.where(is_done_RW1, FILLER, ids_RWX)
         log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
-        _, best_RW = jax.lax.top_k(reshape_rows(log_RWX, R, W * X), W)
-        log_RW, picked_RW = (
-            jnp.take_along_axis(reshape_rows(x_RWX, R, W * X), best_RW, axis=1) for x_RWX in (log_RWX, ids_RWX)
-        )
+        flat = [reshape_rows(x_RWX, R, W * X) for x_RWX in (log_RWX, ids_RWX)]
+        _, best_RW = jax.lax.top_k(flat[0], W)
+        log_RW, picked_RW = (jnp.take_along_axis(x_RT, best_RW, axis=1) for x_RT in flat)
         parent_RW = best_RW // X
 
         def of_parents(x: jax.Array) -> jax.Array:
@@ -162,7 +161,7 @@ class Writer:
                 return greedy(model, source, ends)
             if decoding.way == BEAM:
                 return beam_search(model, source, ends, width=decoding.beams)
-            return sample(model, source, ends, keys_R, count=decoding.texts)
+            return sample(model, source, ends, keys_R, decoding.texts)
 
         self._write = Inference(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
 

@@ -34,9 +34,7 @@ class Doc2Query(Bm25Kind):
         value = options["index.expansions"]
         path = passage_files.path_of(value, contents.name) if value else contents.generated
         if path is None:
-            raise UserError(
-                "doc2query: no queries were written for these texts; name a file in config.index.expansions"
-            )
+            raise UserError("doc2query: no queries were written of these texts; name a file in config.index.expansions")
         lines = ((line.document, line.text) for line in read(path))
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:MOST]]) for passage in contents.passages())

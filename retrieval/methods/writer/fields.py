@@ -14,10 +14,7 @@ from retrieval.config.fields import (
 
 _MAKER = one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", "")
 
-declare(
-    "data.rates",
-    doc2query=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn whose query is to be written"),
-)
+declare("data.rates", doc2query=Field(0.0, NOT_NEGATIVE, "how often a labelled passage is drawn, to write its query"))
 declare(
     "model.writer",
     layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
@@ -25,10 +22,7 @@ declare(
     copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
 )
 declare("train", label_smoothing=Field(0.0, SHARE_BELOW, "share of a label spread over the vocabulary; paper: 0.1"))
-declare(
-    "index",
-    expansions=Field("", TEXT, "doc2query: queries of passages, FILE.jsonl or a folder; '': the stage generate's"),
-)
+declare("index", expansions=Field("", TEXT, "doc2query: FILE.jsonl or a folder of queries; '': the stage generate's"))
 declare(
     "generate",
     model=Field("", TEXT, "T5 or BART, for transformers: a folder or hf:NAME; '': the model of the run or its base"),

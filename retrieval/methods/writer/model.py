@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.common.runtime.filler import FILLER
 from retrieval.models.dropout import dropout, split
@@ -45,6 +44,8 @@ class WriterConfig:
 
 # Of tokens, by a layer's attention: [R, N, D, M] of a source.
 KeysValues = tuple[jax.Array, jax.Array]
+
+ArrayAndCache = tuple[jax.Array, jax.Array]
 
 _put = jax.lax.dynamic_update_index_in_dim
 
@@ -89,11 +90,7 @@ class EncoderDecoder(nnx.Module):
         Args:
           source: one text per row.
           ids_RL: the text so far, from its start token on. No logit depends on what follows its token.
-
-        Raises:
-          UserError: a source or a text is longer than the model has positions for.
         """
-        self._check_length(ids_RL.shape[1])
         encoder_key, decoder_key = split(dropout_key, 2)
         read, keys = self._read(source, encoder_key), split(decoder_key, self.config.num_layers + 1)
         place_L = jnp.arange(ids_RL.shape[1], dtype=ids_RL.dtype)
@@ -115,20 +112,15 @@ class EncoderDecoder(nnx.Module):
             both = jnp.stack(layer.source_attention.keys_and_values(read.states_RMH), axis=1)
             return _put(all_layers, both, number, 1)
 
-        return Memory(read, through_layers(self.layers, self.config, zeros_RK2NDM, self._no_keys, call))
+        return Memory(
+            read, through_layers(self.layers, self.config, zeros_RK2NDM, [None] * self.config.num_layers, call)
+        )
 
     def empty_cache(self, memory: Memory, width: int, length: int) -> jax.Array:
-        """Room for keys and values of `width` texts of each source, of `length` tokens: zeros [R, W, K, 2, N, D, T].
-
-        Raises:
-          UserError: the model has not so many positions.
-        """
-        self._check_length(length)
+        """Room for keys and values of `width` texts of each source, of `length` tokens: zeros [R, W, K, 2, N, D, T]."""
         return _zeros(memory.read_RK2NDM, width, *memory.read_RK2NDM.shape[1:-1], length)
 
-    def step(
-        self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def step(self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: jax.Array) -> ArrayAndCache:
         """Logits of the token after these, float32 [R, W, V], as `__call__` gives them, and the cache with these in it.
 
         Args:
@@ -136,7 +128,7 @@ class EncoderDecoder(nnx.Module):
         """
         x_RWH = self._embed(ids_RW, jnp.zeros_like(ids_RW) + place)
 
-        def call(layer: DecoderLayer, carry: tuple, number: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        def call(layer: DecoderLayer, carry: ArrayAndCache, number: jax.Array, _: None) -> ArrayAndCache:
             x_RWH, cache = carry
             read_R2NDM = jax.lax.dynamic_index_in_dim(memory.read_RK2NDM, number, 1, keepdims=False)
             past_RW2NDT = jax.lax.dynamic_index_in_dim(cache, number, 2, keepdims=False)
@@ -144,12 +136,8 @@ class EncoderDecoder(nnx.Module):
             x_RWH, past_RW2NDT = layer.step(x_RWH, place, past_RW2NDT, read, memory.source)
             return x_RWH, _put(cache, past_RW2NDT, number, 2)
 
-        x_RWH, cache = through_layers(self.layers, self.config, (x_RWH, cache), self._no_keys, call)
+        x_RWH, cache = through_layers(self.layers, self.config, (x_RWH, cache), [None] * self.config.num_layers, call)
         return self._predict(x_RWH, memory.source), cache
-
-    @property
-    def _no_keys(self) -> list[None]:
-        return [None] * self.config.num_layers
 
     def _read(self, source: Text, dropout_key: jax.Array | None) -> Source:
         states_RMH = self.encoder(source, dropout_key=dropout_key)
@@ -165,10 +153,6 @@ class EncoderDecoder(nnx.Module):
         hidden_RLH = self.norm(x_RLH).astype(self.config.dtype)
         logits_RLV = token_logits(hidden_RLH, self.encoder.token_embedding.embedding[...]) + self.bias[...]
         return self.pointer(hidden_RLH, logits_RLV, source) if self.writer.copy else logits_RLV
-
-    def _check_length(self, length: int) -> None:
-        if length > self.writer.max_length:
-            raise UserError(f"a text of {length} tokens, but the decoder has positions for {self.writer.max_length}")
 
 
 class DecoderLayer(nnx.Module):

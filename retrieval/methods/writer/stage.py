@@ -81,9 +81,7 @@ def generate(run: Run) -> dict[str, Any]:
     return passage_lines.write_all(run.folder / GENERATED, items, config.encode.shard_size, make)
 
 
-def questions(
-    passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int, counts: Counter
-) -> list[Draft]:
+def questions(passages: Sequence[Candidate], write: Write, fields: Any, seed: int, counts: Counter) -> list[Draft]:
     """The questions that are written, each of an answer and its passage, but of passages of few words."""
     long = [passage for passage in passages if len(passage.text.split()) >= _WORDS]
     answers = [
@@ -113,10 +111,7 @@ def kept(drafts: Sequence[Draft], counts: Counter) -> list[Draft]:
 
 def lines_of(drafts: Sequence[Draft]) -> list[str]:
     """A line for each text."""
-    return [
-        to_line(Expansion(passage.id, written.text, answer, written.log_probability))
-        for passage, written, answer in drafts
-    ]
+    return [to_line(Expansion(of.id, written.text, answer, written.log_probability)) for of, written, answer in drafts]
 
 
 class PublishedWriter:
@@ -194,9 +189,7 @@ def _source(passage: Candidate) -> str:
 def check_settings(generate: ConfigDict) -> None:
     """Checks how queries are to be written, by the group `generate` of the config."""
     if generate.way == GREEDY and generate.queries > 1 and not generate.answers:
-        raise UserError(
-            f"config.generate.queries={generate.queries}, and {GREEDY} gives 1: ask for 1, or take {SAMPLE}"
-        )
+        raise UserError(f"config.generate.queries={generate.queries}, and {GREEDY} gives 1: set 1, or way={SAMPLE}")
 
 
 def check(run: Run) -> None:
