@@ -6,16 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
-from support.tiny import execute
 
-from configs import bm25
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.methods.deepct import weighted_index
 from retrieval.methods.writer import expanded_index
-from retrieval.runs.pipeline import preflight
-from retrieval.runs.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
 
@@ -25,10 +20,7 @@ PASSAGES = [
     Candidate("d2", "Owls", "They hunt at night."),
 ]
 WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none"}
-SETTINGS = WORDS | {
-    "index.bm25_k1": 0.9,
-    "index.bm25_b": 0.4,
-}
+SETTINGS = WORDS | {"index.bm25_k1": 0.9, "index.bm25_b": 0.4}
 
 
 def texts(passages=PASSAGES):
@@ -121,39 +113,9 @@ def test_the_authors_example_of_weights_is_read(tmp_path, shared_data):
     assert [frequencies[word] for word in ("bomb", "atomic", "essay")] == [6, 6, 12] and frequencies["project"] > 12
 
 
-@pytest.fixture
-def run(tmp_path):
-    """BM25 beside both kinds, on a set whose one question is answered by written words alone."""
-    folder = tmp_path / "toy"
-    (folder / "qrels").mkdir(parents=True)
-    write(folder / "corpus.jsonl", [{"_id": p.id, "title": p.title, "text": p.text} for p in PASSAGES])
-    write(folder / "queries.jsonl", [{"_id": "q0", "text": "how fast is a whale"}])
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td1\t1\n")
-    config = bm25.get_config()
-    config.sets.beir = str(folder)
-    config.index.words = ("bm25", "doc2query", "deepct")
-    config.index.expansions = str(write(tmp_path / "written.jsonl", written(("d1", "whale speed"))))
-    weights = [{"_id": "d1", "frequencies": {"whale": 3}}]
-    config.index.term_weights = str(write(tmp_path / "weights.jsonl", weights))
-    return Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
-
-
-def test_the_kinds_stand_beside_bm25_and_follow_their_files(run, tmp_path):
-    execute(run)
-    rows = json.loads((run.folder / "results.json").read_text())
-    values = {row["system"]: row["value"] for row in rows if row["metric"] == "RR"}
-    assert values == {"bm25": 0, "doc2query": 1, "deepct": 1}
-    assert "(1 of 3 passages)" in (run.folder / "report.md").read_text()
-    write(tmp_path / "written.jsonl", written(("d0", "whale speed")))
-    execute(run, "index", "evaluate")
-    rows = json.loads((run.folder / "results.json").read_text())
-    assert {row["value"] for row in rows if row["metric"] == "RR" and row["system"] == "doc2query"} == {0}
-
-
-def test_weighted_words_need_a_file_written_queries_do_not(run, tmp_path):
-    run.config.index.term_weights = ""
+def test_weighted_words_need_a_file_written_queries_do_not(tmp_path):
     with pytest.raises(UserError, match=r"config\.index\.term_weights=: a file is needed"):
-        preflight.check(run, run.config.stages)
+        INDEXES["deepct"].inputs(WORDS | {"index.term_weights": ""})
     kind, options = INDEXES["doc2query"], SETTINGS | {"index.expansions": ""}
     assert kind.stages(options) == ("generate",) and kind.inputs(options) == []
     path = write(tmp_path / "own.jsonl", written(("d2", "whale")))

@@ -46,7 +46,6 @@ def whole(ready, inputs, tmp_path_factory):
 
 
 def turned(run):
-    """The step of the turn, by the record of the stage."""
     return json.loads((run.folder / "stages" / "train.json").read_text())["details"]["second phase after"]
 
 
