@@ -20,24 +20,10 @@ from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
 
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
-CHANGES = CHEAP | {
-    "stages": ("pairs", "train"),
-    "corpus": "",
-    "data.negatives": 0,
-    "train.steps": 7,
-    "train.batch_size": 8,
-    "train.groups": 2,
-    "train.learning_rate": 1e-2,
-    "loop.log_every": 1,
-    "loop.validate_every": 0,
-    "loop.keep_checkpoints": 20,
-    "split.shards": 4,
-    "encode.shard_size": 12,
-    "mine.refresh_every": 3,
-    "mine.refresh_makes": "clusters",
-    "cluster.count": 5,
-    "cluster.iterations": 10,
-}
+CHANGES = CHEAP | {"stages": ("pairs", "train"), "corpus": "", "data.negatives": 0, "loop.validate_every": 0}
+CHANGES |= {"train.steps": 7, "train.batch_size": 8, "train.groups": 2, "train.learning_rate": 1e-2, "split.shards": 4}
+CHANGES |= {"loop.log_every": 1, "loop.keep_checkpoints": 20, "encode.shard_size": 12, "mine.refresh_every": 3}
+CHANGES |= {"mine.refresh_makes": "clusters", "cluster.count": 5, "cluster.iterations": 10}
 
 
 @pytest.fixture(scope="module")

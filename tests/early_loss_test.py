@@ -16,6 +16,7 @@ from retrieval.data.sets import answers, beir, qa
 from retrieval.methods.reader import recipe, task
 from retrieval.methods.reader.trained import READERS
 from retrieval.recipes.parameters import make_mesh
+from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.weights import initial_parameters
@@ -28,15 +29,11 @@ _RANDOM = np.random.default_rng(0)
 SPANS = np.full((B, 3, 3), -1, np.int32)
 SPANS[0, :2], SPANS[1, :1], SPANS[2, :3] = [(0, 1, 2), (1, 3, 3)], [(1, 2, 4)], [(0, 1, 1), (0, 2, 3), (1, 4, 4)]
 SPANS[5, :1] = [(0, 2, 2)]
-BATCH = {
-    "inside": np.tile(np.array([0, 1, 1, 1, 1], np.int32), (B, K, 1)),
-    "spans": SPANS,
-    "retrieved": np.zeros((B, K), np.float32),
-    "paragraph": np.tile(np.array([1, 0], np.int32), (B, 1)),
-    "candidates": np.tile(np.arange(N, dtype=np.int32), (B, 1)),
-    "holds": _RANDOM.integers(0, 2, (B, N)).astype(np.int32),
-    "embedding": _RANDOM.normal(size=(B, N, E)).astype(np.float32),
-}
+BATCH = {"inside": np.tile(np.array([0, 1, 1, 1, 1], np.int32), (B, K, 1)), "spans": SPANS}
+BATCH |= {"retrieved": np.zeros((B, K), np.float32), "paragraph": np.tile(np.array([1, 0], np.int32), (B, 1))}
+BATCH |= {"candidates": np.tile(np.arange(N, dtype=np.int32), (B, 1))}
+BATCH |= {"holds": _RANDOM.integers(0, 2, (B, N)).astype(np.int32)}
+BATCH |= {"embedding": _RANDOM.normal(size=(B, N, E)).astype(np.float32)}
 BATCH["candidates"][2, 4:] = -1  # fewer candidates
 BATCH["holds"][2, 4:], BATCH["holds"][3] = 0, 0  # and a question without an answer among them
 PARAMS = {
@@ -109,29 +106,12 @@ def test_value_and_gradient_equal_loops_on_one_device_and_eight(name, shared_nor
 EARLY = 6
 TOWERS = {"split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2, "split.shards": 2, "sets.reqa": ""}
 TOWERS |= {"stages": ("prepare", "sets", "train", "encode"), "encode.corpus": False, "encode.untrained": False}
-READER = {
-    "stages": ("spans", "train", "answer"),
-    "corpus": "",
-    "sets.reqa": "",
-    "data.query_length": 20,
-    "data.document_length": 64,
-    "data.paragraphs": 2,
-    "spans.depth": 2,
-    "spans.early": EARLY,
-    "spans.system": "exact",
-    "split.shards": 2,
-    "train.batch_size": 8,
-    "train.steps": 24,
-    "train.learning_rate": 3e-3,
-    "train.temperature": 0.05,
-    "train.early": True,
-    "train.joint": True,
-    "loop.log_every": 1,
-    "loop.checkpoint_every": 8,
-    "loop.keep_checkpoints": 9,
-    "answer.systems": ("tuned",),
-    "answer.paragraphs": 3,
-}
+READER = {"stages": ("spans", "train", "answer"), "corpus": "", "sets.reqa": "", "data.query_length": 20}
+READER |= {"data.document_length": 64, "data.paragraphs": 2, "spans.depth": 2, "spans.early": EARLY}
+READER |= {"spans.system": "exact", "split.shards": 2, "train.batch_size": 8, "train.steps": 24}
+READER |= {"train.learning_rate": 3e-3, "train.temperature": 0.05, "train.early": True, "train.joint": True}
+READER |= {"loop.log_every": 1, "loop.checkpoint_every": 8, "loop.keep_checkpoints": 9, "answer.systems": ("tuned",)}
+READER |= {"answer.paragraphs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +169,6 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
 
 def open_before(run):
     """The reader as it begins, with the question tower of the base."""
-    from retrieval.recipes.recipe import build_model, recipe_of
-
     model = build_model(run.config, run.vocab_size)
     recipe_of(run.config).begin(run, model)
     return model

@@ -21,9 +21,8 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
 V = 9
-CONFIG = TransformerConfig(
-    vocab_size=V, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, architecture=PRE_NORM
-)
+SIZES = dict(vocab_size=V, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=6)
+CONFIG = TransformerConfig(**SIZES, architecture=PRE_NORM)
 WRITER = WriterConfig(layers=2, max_length=5)
 START, END = 2, 3
 ENDS = Ends(START, END, 5, 0)

@@ -138,16 +138,12 @@ def test_an_untied_output_layer_is_refused(tmp_path, bert):
         started(make_run(tmp_path, bert, source=mlm))
 
 
-KINDS = {
-    "towers": {"data.rates.ict": 1.0},
-    "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
-    "autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
-    "deepct": {"recipe": "deepct"},
-    "late": {"recipe": "late_interaction", "train.loss": "maxsim_softmax"},
-    "reader": {"recipe": "reader", "train.loss": "span_likelihood"},
-    "reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1},
-    "seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False},
-}
+KINDS = {"towers": {"data.rates.ict": 1.0}, "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0}}
+KINDS |= {"autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0}}
+KINDS |= {"deepct": {"recipe": "deepct"}, "late": {"recipe": "late_interaction", "train.loss": "maxsim_softmax"}}
+KINDS |= {"reader": {"recipe": "reader", "train.loss": "span_likelihood"}}
+KINDS |= {"reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1}}
+KINDS |= {"seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False}}
 
 
 def encoders(model):

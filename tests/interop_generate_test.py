@@ -8,12 +8,7 @@ from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding
 from retrieval.methods.writer.stage import PublishedWriter
 
 torch, transformers = package("torch"), package("transformers")
-WORDS = [
-    "<pad>",
-    "</s>",
-    "<unk>",
-    *"where do zebras live they graze on grassland in africa and lions sleep there".split(),
-]
+WORDS = "<pad> </s> <unk> where do zebras live they graze on grassland in africa and lions sleep there".split()
 PASSAGES = [
     Candidate("a", "Zebras", "they graze on grassland in africa"),
     Candidate("b", "", "lions sleep"),
@@ -27,9 +22,8 @@ def tokeniser():
     core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    special = dict(pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **special)
 
 
 def t5():

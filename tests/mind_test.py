@@ -26,9 +26,8 @@ from retrieval.runs.pipeline.run import Run
 
 LOCK = REPOSITORY / "requirements.lock"
 WORDS = "fox dog owl hen cow pig rat elk".split()
-NEWS = "".join(
-    f"N{i}\tnews\tsub\tthe {word}\t{'of a ' + word if i % 2 else ''}\turl\t[]\t[]\n" for i, word in enumerate(WORDS)
-)
+ABSTRACTS = [f"of a {word}" if i % 2 else "" for i, word in enumerate(WORDS)]
+NEWS = "".join(f"N{i}\tnews\tsub\tthe {WORDS[i]}\t{ABSTRACTS[i]}\turl\t[]\t[]\n" for i in range(len(WORDS)))
 ROWS = [
     ("1", "U1", "11/13/2019 9:05:58 AM", "N0 N1", "N2-1 N3-0"),
     ("2", "U2", "11/13/2019 1:00:00 PM", "N1 N9", "N4-0 N2-1 N8-0"),
@@ -68,7 +67,7 @@ def test_impressions_before_the_split_are_trained_on(files, tmp_path):
     assert labelled_format.format_of(files[1], settings).name == "mind"
     with labelled_format.grouped([files[1]], settings, tmp_path, 9) as (groups, counts):
         found = {
-            query: ([c.id for c in positives], [c.id for c in negatives]) for query, positives, negatives, *_ in groups
+            query: tuple([c.id for c in side] for side in sides) for query, *sides in (group[:3] for group in groups)
         }
     assert found == {f"the dog {SEPARATOR} the fox": (["N2"], ["N3"]), "the dog": (["N2"], ["N4"])}
     assert counts.left_out["impressions of the evaluation set"] == 3
@@ -174,9 +173,8 @@ def of_order(ranks, clicked):
 )
 def test_metrics_are_the_official_ones_over_all_orders_of_equal_scores(scores):
     scores, clicked = np.array(scores, float), np.arange(7) < 3  # on a page that has the clicked ones first
-    orders = {
-        tuple(np.argsort(np.lexsort((order, -scores))) + 1) for order in map(list, itertools.permutations(range(7)))
-    }
+    every = map(list, itertools.permutations(range(7)))
+    orders = {tuple(np.argsort(np.lexsort((order, -scores))) + 1) for order in every}
     of_all = [of_order(np.array(ranks), clicked) for ranks in orders]
     expected = {name: np.mean([metrics[name] for metrics in of_all]) for name in impressions.METRICS}
     assert impressions.of_impression(scores, clicked) == pytest.approx(expected)
@@ -189,22 +187,10 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
         file.writelines(f"2{i}\tW{i}\t11/12/2019 9:00:00 AM\tN{i} N0\tN0-1 N7-0\n" for i in range(1, 7))
         file.write("30\tX\t1/1/0001 1:05:58 AM\tN1\tN2-1 N7-0\n")  # local time has no such year everywhere
     WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"]).save(tmp_path / "vocab.txt")
-    changes = {
-        "vocab": str(tmp_path / "vocab.txt"),
-        "pairs.files": str(files[1]),
-        "pairs.collection": str(files[0]),
-        "sets.mind": ",".join(map(str, files)),
-        "sets.mind_split": "2019-11-14",
-        "data.query_length": 16,
-        "data.document_length": 16,
-        "data.lanes": 1,
-        "data.negatives": 1,
-        "train.batch_size": 8,
-        "train.steps": 2,
-        "loop.validate_every": 0,
-        "split.shards": 1,
-        "split.validation": 0.1,
-    }
+    changes = {"vocab": str(tmp_path / "vocab.txt"), "pairs.files": str(files[1]), "pairs.collection": str(files[0])}
+    changes |= {"sets.mind": ",".join(map(str, files)), "sets.mind_split": "2019-11-14", "data.query_length": 16}
+    changes |= {"data.document_length": 16, "data.lanes": 1, "data.negatives": 1, "train.batch_size": 8}
+    changes |= {"train.steps": 2, "loop.validate_every": 0, "split.shards": 1, "split.validation": 0.1}
     run = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "run", LOCK)
     execute(run)
     rows = json.loads((run.folder / "impressions" / "impressions.json").read_text())

@@ -32,11 +32,8 @@ def passages(titles):
     """Records in order: sentences of two tokens each, whose ids say which passage and which sentence they are of."""
     for number, (title, sentences) in enumerate(titles):
         ids = [100 * (number + 1) + i for i in range(2 * sentences)]
-        yield {
-            "ids": tf.constant(ids),
-            "lengths": tf.fill([sentences], 2),
-            "title": tf.constant([title] if title else [], tf.int32),
-        }
+        lengths, title = tf.fill([sentences], 2), tf.constant([title] if title else [], tf.int32)
+        yield {"ids": tf.constant(ids), "lengths": lengths, "title": title}
 
 
 def streamed(titles):

@@ -17,24 +17,10 @@ from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.work_directory import Asked
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
-CHANGES = {
-    "stages": STAGES,
-    "sets.reqa": "",
-    "split.set": "squad",
-    "split.ratio": 0.7,
-    "split.validation": 0.2,
-    "split.shards": 2,
-    "data.query_length": 16,
-    "data.document_length": 64,
-    "data.paragraphs": 3,
-    "spans.depth": 3,
-    "train.batch_size": 8,
-    "train.steps": 24,
-    "train.learning_rate": 3e-3,
-    "train.select": True,
-    "encode.corpus": False,
-    "answer.paragraphs": 3,
-}
+CHANGES = {"stages": STAGES, "sets.reqa": "", "split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2}
+CHANGES |= {"split.shards": 2, "data.query_length": 16, "data.document_length": 64, "data.paragraphs": 3}
+CHANGES |= {"spans.depth": 3, "train.batch_size": 8, "train.steps": 24, "train.learning_rate": 3e-3}
+CHANGES |= {"train.select": True, "encode.corpus": False, "answer.paragraphs": 3}
 
 
 @pytest.fixture(scope="module")

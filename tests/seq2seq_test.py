@@ -23,24 +23,10 @@ from retrieval.runs.pipeline import preflight
 from retrieval.runs.ranking.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
-CHANGES = {
-    "stages": STAGES,
-    "base": "",
-    "split.set": "reqa",
-    "split.ratio": 0.9,
-    "split.validation": 0.1,
-    "split.shards": 2,
-    "model.writer.layers": 1,
-    "loop.validate_every": 100,
-    "loop.validate_queries": 3,
-    "loop.checkpoint_every": 100,
-    "train.steps": 200,
-    "train.batch_size": 8,
-    "train.learning_rate": 3e-3,
-    "generate.queries": 3,
-    "encode.shard_size": 5,
-    "generate.collections": ("reqa",),
-}
+CHANGES = {"stages": STAGES, "base": "", "split.set": "reqa", "split.ratio": 0.9, "split.validation": 0.1}
+CHANGES |= {"split.shards": 2, "model.writer.layers": 1, "loop.validate_every": 100, "loop.validate_queries": 3}
+CHANGES |= {"loop.checkpoint_every": 100, "train.steps": 200, "train.batch_size": 8, "train.learning_rate": 3e-3}
+CHANGES |= {"generate.queries": 3, "encode.shard_size": 5, "generate.collections": ("reqa",)}
 
 
 def make_run(inputs, folder, **changes):
@@ -77,9 +63,8 @@ def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
     objective = jax.jit(recipe_of(run.config).objective(bind(model)))
     loss, metrics = objective(parameters_of(model), batch, jax.random.key(0))
     seen, labels, weights = teacher_forced(batch["target"])
-    logits = nnx.jit(lambda model, ids, types: model(Text.from_ids(ids, types), seen, None))(
-        model, batch["source"], batch["source_types"]
-    )
+    logits_of = nnx.jit(lambda model, ids, types: model(Text.from_ids(ids, types), seen, None))
+    logits = logits_of(model, batch["source"], batch["source_types"])
     each = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(labels, 50), 0.2))
     assert float(loss.mean()) == pytest.approx(float((weights * each).sum() / weights.sum()), rel=1e-5)
     np.testing.assert_array_equal(metrics["tokens"], (source >= 0).sum(1) + (target >= 0).sum(1))
@@ -150,17 +135,3 @@ def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_pat
     assert {row["system"] for row in files.read_json(run.folder / "results.json")} == {"bm25", "doc2query"}
     said = files.read_json(run.record("index"))["details"]["reqa, BM25 over expanded passages"]
     assert "title + text + up to 40 written queries" in said
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"_id": "a", "text": 1}', "line 2: the field 'text'"),
-        ("\x80", "not UTF-8"),
-    ],
-)
-def test_a_file_of_texts_that_is_wrong(tmp_path, line, message):
-    path = tmp_path / "texts.jsonl"
-    path.write_bytes(b'{"_id": "a", "text": "b", "log_probability": -1.5}\n' + line.encode("latin-1"))
-    with pytest.raises(UserError, match=message):
-        list(examples.read(path))
