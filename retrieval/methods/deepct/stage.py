@@ -101,7 +101,8 @@ def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
     for place, piece in enumerate(pieces):
         if not piece.startswith(_GOES_ON):
             in_word = piece not in SPECIAL_TOKENS
-            whole += [(place, piece)] * in_word
+            if in_word:
+                whole.append((place, piece))
         elif in_word:
             whole[-1] = (whole[-1][0], whole[-1][1] + piece.removeprefix(_GOES_ON))
     return whole

@@ -48,7 +48,9 @@ class NextSentenceModel(MaskedLanguageModel):
         self.pooler = nnx.Linear(config.hidden_size, config.hidden_size, kernel_init=INIT, rngs=rngs)
         self.next_sentence = nnx.Linear(config.hidden_size, 2, kernel_init=INIT, rngs=rngs)
 
-    def __call__(self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None) -> Any:
+    def __call__(
+        self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
         """Logits of the masked tokens, as `MaskedLanguageModel` gives them, and of the two classes, float32 [B, 2].
 
         Args:

@@ -6,10 +6,11 @@ keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -130,9 +131,10 @@ class ReaderRecipe(Recipe):
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Rows are as long as documents."""
         data, spans = self.config.data, self.config.spans
-        names = ("pair", "paragraph", "spans", "retrieved", *(task.COMPARED if self.retrieves else ()))
-        sizes = (data.document_length, data.paragraphs, task.MOST, spans.depth, data.query_length, *2 * [spans.early])
-        return dict(zip(names, sizes))
+        lengths = {"pair": data.document_length, "paragraph": data.paragraphs, "spans": task.MOST}
+        lengths["retrieved"] = spans.depth
+        of_tower = {"question": data.query_length, "candidates": spans.early, "holds": spans.early}
+        return lengths | (of_tower if self.retrieves else {})
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
@@ -191,7 +193,9 @@ def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, obje
             )
 
 
-def embedded(model: SpanReader, towers: ConfigDict, own: ConfigDict, vocabulary: Vocabulary, texts: list[str]) -> Any:
+def embedded(
+    model: SpanReader, towers: ConfigDict, own: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
+) -> np.ndarray:
     """Questions to embeddings [Q, E] by the question tower of a reader, on this host's devices.
 
     Args:

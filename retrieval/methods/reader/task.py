@@ -228,8 +228,8 @@ def _record(making: Rows, retrieved: Retrieved, counts: collections.Counter) -> 
     return tfrecords.serialized(columns, {"retrieved": retrieved.scores})
 
 
-COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is
-_RECORD = dict.fromkeys(("rows", "row_lengths", "spans", *COMPARED), "int64") | {"retrieved": "float32"}
+_COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is
+_RECORD = dict.fromkeys(("rows", "row_lengths", "spans", *_COMPARED), "int64") | {"retrieved": "float32"}
 _ROWS = ("paragraph", "pair")
 
 
@@ -252,7 +252,7 @@ ANSWERED = ExampleKind(
         "spans": Field(shape=("spans", 3)),
         "paragraph": Field(),
         "retrieved": Field("float32"),
-        **dict.fromkeys(COMPARED, Field(is_optional=True)),
+        **dict.fromkeys(_COMPARED, Field(is_optional=True)),
         "question": tokens(is_optional=True),
     },
     {"pair_types": Field(shape=_ROWS), "inside": Field(shape=_ROWS)},

@@ -81,7 +81,9 @@ def generate(run: Run) -> dict[str, Any]:
     return passage_lines.write_all(run.folder / GENERATED, items, config.encode.shard_size, make)
 
 
-def questions(passages: Sequence[Candidate], write: Write, fields: Any, seed: int, counts: Counter) -> list[Draft]:
+def questions(
+    passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int, counts: Counter
+) -> list[Draft]:
     """The questions that are written, each of an answer and its passage, but of passages of few words."""
     long = [passage for passage in passages if len(passage.text.split()) >= _WORDS]
     answers = [
