@@ -125,18 +125,18 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
         ids.add(id)
         page = _page(shown, is_labelled, at)
-        known, clicked_before = tuple(item in news for item, _ in page), history.split()
-        for count, what in (
-            (known.count(False), "unknown news on pages"),
-            (sum(item not in news for item in clicked_before), "clicks of histories on unknown news"),
-        ):
-            for _ in range(count):
+        sides = {
+            "clicks of histories on unknown news": history.split(),
+            "unknown news on pages": [item for item, _ in page],
+        }
+        for what, items in sides.items():
+            for _ in (item for item in items if item not in news):
                 counts.leave_out(what, at)
         # The ids of `news` themselves: millions of impressions name the same ones.
-        sides = clicked_before, [item for item, _ in page]
-        before, items = (tuple(news[item].id for item in side if item in news) for side in sides)
+        before, there = (tuple(news[item].id for item in items if item in news) for items in sides.values())
+        known = tuple(item in news for item, _ in page)
         clicks = tuple(clicked for item, clicked in page if item in news) if is_labelled else ()
-        yield Impression(id, user, _time(time, at), before, items, clicks, known)
+        yield Impression(id, user, _time(time, at), before, there, clicks, known)
 
 
 def is_behavior(line: str) -> bool:
