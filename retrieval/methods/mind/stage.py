@@ -200,8 +200,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
     cells = [[*list(row.values())[:3], *(in_percent(**value) for value in row["metrics"].values())] for row in rows]
     introduction = (
-        "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
-        "were not clicked before it."
+        "In percent, with 95 % intervals over impressions. Cold: no impression, or no click, before the test."
     )
     return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
 

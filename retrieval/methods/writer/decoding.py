@@ -209,6 +209,7 @@ class _State(NamedTuple):
 
 # The texts that go on, the next token of each and its log-probability with that token.
 _Choice = tuple[_State, jax.Array, jax.Array]
+_Choose = Callable[[_State, jax.Array, jax.Array], _Choice]
 
 
 def _one_by_one(
@@ -224,13 +225,7 @@ def _one_by_one(
     return _run(model, source, ends, jnp.zeros(width), choose)
 
 
-def _run(
-    model: EncoderDecoder,
-    source: Text,
-    ends: Ends,
-    log_W: jax.Array,
-    choose: Callable[[_State, jax.Array, jax.Array], _Choice],
-) -> Written:
+def _run(model: EncoderDecoder, source: Text, ends: Ends, log_W: jax.Array, choose: _Choose) -> Written:
     """Goes on until all texts have ended, or have no more room.
 
     Args:
