@@ -207,8 +207,7 @@ class Model:
 
         Args:
           passages: what is read: hits of a search, texts, or records with a 'text' and a 'title', of which the first
-            `config.answer.paragraphs` count. By default the run's own passages are searched. Beside their scores the
-            reader's has the weight that `config.answer.validation` chose, beside given ones `config.answer.weight`.
+            `config.answer.paragraphs` count. By default the run's own passages are searched.
 
         Raises:
           UserError: the run has no reader, or no index of passages of its own where none are given; or k is below 1.
@@ -217,11 +216,12 @@ class Model:
         check_count(k)
         answerer = self._answerer
         if passages is None:
-            own = self._own_passages
-            return answerer.answers(question, own.search(question, answerer.paragraphs), k, own.system)
-        passages = list(passages) if is_list(passages) else passages
-        scores = (each.score if isinstance(each, Hit) else 0.0 for each in passages)
-        return answerer.answers(question, list(map(hit_of, _candidates(passages), scores)), k, "")
+            hits = self._own_passages.search(question, answerer.paragraphs)
+        else:
+            passages = list(passages) if is_list(passages) else passages
+            scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
+            hits = list(map(hit_of, _candidates(passages), scores))
+        return answerer.answers(question, hits, k)
 
     @functools.cached_property
     def _answerer(self) -> Answerer:

@@ -1,7 +1,6 @@
 """What a server answers with: functions over one state of a run, the JSON of hits and answers, and the next state."""
 
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -71,9 +70,8 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
         answerer.compile()
-        answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
-        answer(_WORD, [Hit("", "", _WORD, 0.0)])
-        parts |= {"answer": answer, "paragraphs": answerer.paragraphs}
+        answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
+        parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
     return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts)
 
 

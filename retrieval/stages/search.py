@@ -52,7 +52,7 @@ def search(run: Run) -> None:
         for several in queries:
             for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):
                 system = answering.system_that_is_read(lists)
-                answer = next(iter(reader.answers(query, lists[system], system=system)), None) if reader else None
+                answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
                 shown = {system: hits[:k] for system, hits in lists.items()}
                 if run.asked.as_json:
                     print(as_json(query, shown, answer, system), flush=True)

@@ -98,18 +98,6 @@ class PairScorer(Protocol):
         """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
 
 
-class SpanFinder(Protocol):
-    """What the kinds 'reader' and 'proposer' open."""
-
-    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
-        """The best `count` answers to each question in the passage beside it, best first.
-
-        Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
-        questions.
-        """
-        ...
-
-
 class TextEncoder(Protocol):
     """What kinds open that make no embeddings of texts, but a vector for every token, or weights of terms.
 
