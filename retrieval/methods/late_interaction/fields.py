@@ -17,12 +17,6 @@ declare(
     mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
 )
 declare(
-    "train",
-    retrieved=Field(
-        0, whole(0), "maxsim_softmax: tokens of the batch that a query's token retrieves (XTR: 256); 0: all count"
-    ),
-)
-declare(
     "late",
     model=Field("", TEXT, "work directory of late interaction, or folder of PyLate; '': the run's own, or its base's"),
     systems=Field(("bm25",), TEXTS, "systems whose results are ranked by MaxSim, as tables name them; runs.files too"),
@@ -41,8 +35,4 @@ declare(
         ),
         "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
     ),
-    retrieved=Field(
-        0, whole(0), "XTR: tokens that a query's token retrieves of all, such as 10000: the system xtr-10000; 0: none"
-    ),
-    pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
 )

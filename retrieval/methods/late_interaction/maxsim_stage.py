@@ -20,7 +20,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.evaluation import result_files
-from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
 from retrieval.methods.late_interaction.muvera import Muvera
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
@@ -36,7 +36,7 @@ from retrieval.search.exact import ExactIndex, recall
 from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
-_FIELDS = ("systems", "depth", "exact", "fde", "retrieved")
+_FIELDS = ("systems", "depth", "exact", "fde")
 
 
 def maxsim(run: Run) -> dict[str, Any]:
@@ -104,11 +104,6 @@ def _rank(config: ConfigDict, opened: _Opened, runs: dict[str, RunFile]) -> Iter
         began = time.perf_counter()
         whole = others(ranked(opened.queries, opened.documents, opened.longest, depth), judged, fields.depth)
         yield judged, Ranking(SYSTEM, *whole, time.perf_counter() - began)
-    if fields.retrieved:
-        index = TokenIndex(opened.documents)
-        began = time.perf_counter()
-        lists_QK = others(index.search(opened.queries, fields.retrieved, depth), judged, fields.depth)
-        yield judged, Ranking(f"xtr-{fields.retrieved}", *lists_QK, time.perf_counter() - began)
     for size in fields.fde:
         yield judged, _by_fde(config, opened, size, depth, whole[1] if whole else None)
 
@@ -136,7 +131,7 @@ def _by_fde(config: ConfigDict, opened: _Opened, size: str, depth: int, whole_QK
 
 def check_settings(fields: ConfigDict) -> None:
     """Checks that something is ranked, by the group `late` of the config."""
-    if not (fields.systems or fields.exact or fields.fde or fields.retrieved):
+    if not (fields.systems or fields.exact or fields.fde):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
 
 

@@ -51,7 +51,7 @@ class LateRecipe(PairRecipe):
     gives = (BATCH_SCORES, SCORES)
     metrics = POOL_METRICS
     head = ("model.embed_dim",)
-    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean", "train.retrieved")
+    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean")
 
     def build(self, vocab_size: int) -> LateInteraction:
         """An encoder with a projection."""
@@ -67,13 +67,6 @@ class LateRecipe(PairRecipe):
         is_of_batch = self.named_loss.compares == BATCH_SCORES
         if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
-
-        retrieved = self.config.train.retrieved
-        if retrieved and not (is_of_batch and not self.config.model.late.mean):
-            raise UserError(
-                f"config.train.retrieved={retrieved} is of the tokens of a whole batch, and makes scores means: set "
-                "config.train.loss=maxsim_softmax and config.model.late.mean=False, or config.train.retrieved=0"
-            )
 
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`; of a folder of late interaction all has to be as it has it."""
@@ -139,7 +132,7 @@ class LateRecipe(PairRecipe):
         """The loss that the config names, of the scores of a batch."""
         loss = self.named_loss
         of_batch_scores = loss.compares == BATCH_SCORES
-        chunk_size, late, retrieved = self.config.train.chunk_size, self.config.model.late, self.config.train.retrieved
+        chunk_size, late = self.config.train.chunk_size, self.config.model.late
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
@@ -151,7 +144,7 @@ class LateRecipe(PairRecipe):
             if of_batch_scores:
                 L = counts_BKL.shape[2]
                 counts_NL = reshape_rows(counts_BKL, B * K, L)
-                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL, retrieved=retrieved)
+                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL)
             else:
                 document_BKLE = reshape_rows(document_NLE, B, K, *document_NLE.shape[1:])
                 score_BX = own_scores(query_BAE, counts_BA, document_BKLE, counts_BKL)

@@ -42,9 +42,6 @@ def tokens(run: Run) -> dict[str, Any]:
     items, summary = collections(run), {}
     same = repeated(items)
 
-    def documents(members: Sequence[Candidate]) -> list[np.ndarray]:
-        return [pooled(each, fields.pool) for each in model.encode_documents(members)]
-
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
@@ -59,9 +56,9 @@ def tokens(run: Run) -> dict[str, Any]:
         else:
             if bits and total:
                 mesh = local_mesh(model.config)
-                hosts.on_first(functools.partial(_learn_codec, item, folder, documents, mesh, total, bits))
+                hosts.on_first(functools.partial(_learn_codec, item, folder, model.encode_documents, mesh, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
-            token_store.write(folder, "candidates", texts, total, documents, codec=codec, **sizes)
+            token_store.write(folder, "candidates", texts, total, model.encode_documents, codec=codec, **sizes)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
     return summary
@@ -89,28 +86,6 @@ def _learn_codec(
     _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
 
 
-def pooled(vectors_TE: np.ndarray, factor: int) -> np.ndarray:
-    """One vector for so many of a document (Clavié, Chaffin & Adams 2024); the first stays as it is.
-
-    By Ward's clustering of cosine distances.
-    Means are not of length 1.
-
-    Args:
-      vectors_TE: of length 1.
-    """
-    first_1E, others_TE = vectors_TE[:1], vectors_TE[1:]
-    count = max(len(others_TE) // factor, 1)
-    if count >= len(others_TE):
-        return vectors_TE
-    from scipy.cluster import hierarchy  # half a second, which others do without
-
-    distances = 1 - (others_TE @ others_TE.T)[np.triu_indices(len(others_TE), k=1)]
-    labels_T = hierarchy.fcluster(hierarchy.linkage(distances, method="ward"), t=count, criterion="maxclust")
-    members_CT = np.unique(labels_T)[:, None] == labels_T
-    means_CE = members_CT.astype(np.float32) @ others_TE / members_CT.sum(axis=1, keepdims=True)
-    return np.concatenate([first_1E, means_CE.astype(vectors_TE.dtype)])
-
-
 def _counts(folder: Path) -> dict[str, Any]:
     """What the report says of a set's vectors; those without a token are never found, and find nothing."""
     candidates = TokenStore(folder, "candidates")
@@ -125,6 +100,6 @@ def _counts(folder: Path) -> dict[str, Any]:
     }
 
 
-_FIELDS = ("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size")
+_FIELDS = ("late.model", "late.stored", "model.dtype", "encode.corpus", "encode.shard_size")
 _SHARED = encode.over_texts(LATE_MODELS, "late.model")
 STAGES.register("tokens", Stage(tokens, fields=_FIELDS, writes=(FOLDER,), **_SHARED))
