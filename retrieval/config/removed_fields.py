@@ -28,6 +28,7 @@ REMOVED: dict[str, str] = {
     "generate.top_k": "Each token is drawn from the ten most probable ones; leave it out.",
     "handover.dtype": "Vectors are handed over as float32, and the other system quantises them; leave it out.",
     "handover.since": "A collection is handed over as a whole; leave it out.",
+    "index.binary_queries": "Queries keep their numbers, and find more than their bits do; leave it out.",
     "index.bm25_accents": "BM25 folds accents where the vocabulary does; leave it out.",
     "index.bm25_identifiers": "Names of programs are words as any; leave it out.",
     "index.deepct_b": "The index deepct has its authors' b, 0.9; leave it out.",

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import devices
 from retrieval.search.index_kind import EXACT, IndexKind, Options, register
-from retrieval.search.vector_codes import BINARY, FLOAT32, Codes, Form, Packing, Rows, inner_products
+from retrieval.search.vector_codes import FLOAT32, Codes, Form, Rows, products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
 # while they are in a cache. On a CPU this pair is the fastest of 32 to 128 and 2,048 to 16,384.
@@ -58,10 +58,10 @@ class Layout:
     mesh: jax.sharding.Mesh
     tiles: int
     rows: int
-    packing: Packing | None = None
+    precision: str = FLOAT32
 
     @classmethod
-    def of(cls, candidates: int, mesh: jax.sharding.Mesh, packing: Packing | None = None) -> "Layout":
+    def of(cls, candidates: int, mesh: jax.sharding.Mesh, precision: str = FLOAT32) -> "Layout":
         """The tile depends on the number of candidates and the kind of device alone.
 
         The last bits of a product depend on its shape, so with tiles of one shape the scores are the same on any mesh.
@@ -69,7 +69,7 @@ class Layout:
         """
         tile = _GPU_TILE if _of_gpus(mesh) else _TILE
         rows = min(tile, _ceil(_ceil(candidates, 16), _BLOCK) * _BLOCK)
-        return cls(mesh, _ceil(_ceil(candidates, rows), mesh.size), rows, packing)
+        return cls(mesh, _ceil(_ceil(candidates, rows), mesh.size), rows, precision)
 
     @property
     def share(self) -> int:
@@ -117,7 +117,6 @@ class ExactIndex:
         batch_size: int | None = None,
         mesh: jax.sharding.Mesh | None = None,
         form: Form | None = None,
-        bits: bool = False,
     ):
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
@@ -127,7 +126,6 @@ class ExactIndex:
           mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
             devices of several processes, all of them build the index and make the same searches.
           form: of what the rows are codes, as `Form.typed` gives them; by default they are embeddings.
-          bits: whether queries become bits too, of rows that are: by Hamming distance, the score E - 2 times that.
 
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
@@ -141,9 +139,7 @@ class ExactIndex:
         self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = Layout.of(
-            self._candidates, mesh, self._form and Packing(self._form.precision, self._form.dim, bits)
-        )
+        self._layout = Layout.of(self._candidates, mesh, self._form.precision if self._form else FLOAT32)
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -157,8 +153,8 @@ class ExactIndex:
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         depth = min(k, self._candidates)
         constant_Q = np.zeros(len(queries_QE), np.float32)
-        if self._form and self._layout.packing:
-            queries_QE, constant_Q = self._form.queries(queries_QE, self._layout.packing.bits)
+        if self._form:
+            queries_QE, constant_Q = self._form.queries(queries_QE)
         start, batch_size = 0, _batch_size(len(queries_QE), self._batch_size)
         for batches in _calls(len(queries_QE), batch_size):
             part_BE = queries_QE[start : start + batches * batch_size]
@@ -194,20 +190,14 @@ class Quantised(IndexKind):
 
     name, title, system = "quantised", "quantised search", "dense (quantised)"
     is_saved, spreads = False, True
-    options = ("index.precision", "index.binary_queries", "index.rescore")
-
-    def check(self, options: Options) -> None:
-        if options["index.binary_queries"] and options["index.precision"] != BINARY:
-            raise UserError(
-                f"config.index.binary_queries=True needs bits: set it to False, or config.index.precision={BINARY}"
-            )
+    options = ("index.precision", "index.rescore")
 
     def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
         if isinstance(contents, np.ndarray):
             contents = finite_embeddings(contents, "candidate")
         form = Form(options["index.precision"], contents.shape[1])
         form = form.calibrated_on(contents) if len(contents) else form
-        return ExactIndex(Codes(contents, form), mesh=mesh, form=form, bits=options["index.binary_queries"])
+        return ExactIndex(Codes(contents, form), mesh=mesh, form=form)
 
 
 def recall(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> float:
@@ -333,8 +323,7 @@ def _search_tile(
     the maxima of K blocks, in a tie by their smaller rows.
     """
     B, K = best[0].shape
-    products = layout.packing.products if layout.packing else inner_products
-    scores_BMW = products(queries_BE, tile_RE).reshape(B, -1, _BLOCK)
+    scores_BMW = products(layout.precision, queries_BE, tile_RE).reshape(B, -1, _BLOCK)
     rows_MW = first_row + jnp.arange(len(tile_RE)).reshape(-1, _BLOCK)
 
     def candidates_only(scores: jax.Array, rows: jax.Array) -> jax.Array:
