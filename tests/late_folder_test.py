@@ -131,7 +131,7 @@ def test_a_folder_of_sentence_transformers_is_the_same_model(folder):
         ("sentence_bert_config.json", {"query_expansion": expansion | {"strategy": "min"}}, "query_expansion is"),
         ("sentence_bert_config.json", {"query_expansion": expansion | {"token": "fox"}}, "query_expansion is"),
         ("2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}, "skiplist_tasks is"),
-        ("modules.json", modules[:3], "a Transformer, Dense, a MultiVectorMask and a Normalize are understood"),
+        ("modules.json", modules[:3], "Transformer Dense MultiVectorMask; only"),
     ):
         kept = read_json(folder / file)
         write_json(folder / file, kept | change if isinstance(change, dict) else change)
@@ -207,7 +207,7 @@ def test_other_kinds_of_models_are_refused(folder, inputs, tmp_path):
             LateFolder.open(folder)
         write_json(dense, kept)
     write_json(dense, read_json(dense) | {"use_residual": True})
-    with pytest.raises(UserError, match=r"no residual.weight \[8, 16\] among its weights"):
+    with pytest.raises(UserError, match=r"\[dimensions, 16\], or no residual.weight of its shape"):
         LateFolder.open(folder)
     write_json(dense, read_json(dense) | {"use_residual": False})
     save_file({"linear.weight": np.zeros((8, 3), np.float32)}, folder / "1_Dense" / "model.safetensors")
