@@ -53,10 +53,11 @@ def write(
       UserError: there are not `total` texts.
     """
 
-    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], Sequence[np.ndarray]]:
-        return [id for id, _ in members], vectors_of([text for _, text in members])
+    def make(members: Sequence[tuple[str, T]]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+        ids, of_ids = zip(*members) if members else ((), ())
+        return ids, vectors_of(of_ids)
 
-    def save(path: Path, made: tuple[list[str], Sequence[np.ndarray]]) -> None:
+    def save(path: Path, made: tuple[Sequence[str], Sequence[np.ndarray]]) -> None:
         ids, vectors = made
         parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
         empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
@@ -109,17 +110,15 @@ class TokenStore:
         self._firsts = list(itertools.accumulate((len(record["ids"]) for record in records), initial=0))
         self._begins = [begin for record in records for begin in itertools.accumulate([0, *record["vectors"]][:-1])]
         self._shard = functools.lru_cache(64)(self._opened)
-        shards = [self._shard(number) for number in range(len(self._paths))]
+        shards = list(map(self._shard, range(len(self._paths))))
         stored = self._codec.bytes if self._codec else max(shard.shape[1] for shard in shards)
         self.dimensions = self._codec.centroids.shape[1] if self._codec else stored
-        for path, record, shard in zip(self._paths, records, shards):
-            expected = sum(record["vectors"])
-            if len(shard) != expected or (expected and shard.shape[1] != stored):
-                raise UserError(
-                    f"{path}: {len(shard)} vectors in {shard.shape[1]} columns where {expected} in {stored} belong; "
-                    f"{_AGAIN}"
-                )
         self.bytes = sum(shard.nbytes for shard in shards)
+        for path, record, (rows, width) in zip(self._paths, records, (shard.shape for shard in shards)):
+            expected = sum(record["vectors"])
+            if rows != expected or (expected and width != stored):
+                wanted = f"where {expected} in {stored} belong"
+                raise UserError(f"{path}: {rows} vectors in {width} columns {wanted}; {_AGAIN}")
 
     def __len__(self) -> int:
         return len(self.ids)
