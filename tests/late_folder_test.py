@@ -125,12 +125,11 @@ def test_a_folder_of_sentence_transformers_is_the_same_model(folder):
     expansion = {"strategy": "fixed", "attend": False, "token": None, "length": 16}
     write_json(folder / "sentence_bert_config.json", {"document_length": 48, "query_expansion": expansion})
     np.testing.assert_allclose(scores(opened(folder)), wanted, atol=1e-6)
-    mean = opened(settings(folder, similarity_fn_name="meanmaxsim"))
-    np.testing.assert_allclose(scores(mean), wanted / 16, atol=1e-6)
     for file, change, message in (
         ("sentence_bert_config.json", {"query_expansion": expansion | {"strategy": "min"}}, "query_expansion is"),
         ("sentence_bert_config.json", {"query_expansion": expansion | {"token": "fox"}}, "query_expansion is"),
         ("2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}, "skiplist_tasks is"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "only 'maxsim' is understood"),
         ("modules.json", modules[:3], "Transformer Dense MultiVectorMask; only"),
     ):
         kept = read_json(folder / file)

@@ -48,6 +48,7 @@ REMOVED: dict[str, str] = {
     "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "model.answer_tokens": "A reader gives answers of ten tokens at most; leave it out.",
+    "model.late.mean": "Scores are sums over a query's tokens, which are as many for all; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
     "runs.set": "Run files are of the one set of a run; leave it out.",

@@ -96,8 +96,9 @@ class Bm25Index:
                     for term in next(terms):
                         counts[term] += count
                 if max(counts.values(), default=0) > MOST:
-                    word, count = counts.most_common(1)[0]
-                    raise UserError(f"BM25: forms of '{word}' in passage {number} count {count} times, over {MOST}")
+                    word, most = counts.most_common(1)[0]
+                    where = f"BM25: forms of '{word}' in passage {number}"
+                    raise UserError(f"{where} count {most} times; {MOST} is the most")
                 yield counts
 
         return cls._of_counts(counted(), options)

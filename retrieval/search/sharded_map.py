@@ -167,8 +167,6 @@ def _parts(items: Iterable[T], total: int, shard_size: int, wanted: Iterable[int
     for shard in wanted:
         members = list(itertools.islice(items, (shard - start) * shard_size, (shard - start + 1) * shard_size))
         if len(members) != min(total - shard * shard_size, shard_size):
-            raise UserError(
-                f"there are no longer {total} items: their file changed while it was read; start the stage again"
-            )
+            raise UserError(f"there are no longer {total} items: their file changed; start the stage again")
         start = shard + 1
         yield shard, members

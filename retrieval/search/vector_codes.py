@@ -96,9 +96,7 @@ class Form:
     def __post_init__(self):
         """Raises `UserError` where the dimensions do not fill whole bytes."""
         if self.precision == BINARY and self.dim % _BITS:
-            raise UserError(
-                f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set config.encode.truncate"
-            )
+            raise UserError(f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set encode.truncate")
 
     @property
     def needs_ranges(self) -> bool:

@@ -14,7 +14,6 @@ declare(
         TEXTS,
         "late interaction: tokens of documents that do not count, such as ('the',); punctuation: all such signs",
     ),
-    mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
 )
 declare(
     "late",

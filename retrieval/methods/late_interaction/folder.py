@@ -76,7 +76,7 @@ _OF_DENSE = {
 _OF_NATIVE = {
     **{key: known for key, known in module_folder.SETTINGS_KEYS.items() if key != module_folder.TRUNCATED},
     "model_type": (NATIVE,),
-    "similarity_fn_name": ("maxsim", "meanmaxsim"),
+    "similarity_fn_name": ("maxsim",),
 }
 _OF_TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "query_expansion": ANY}
 _OF_MASK = {"skiplist_words": ANY, "skiplist_tasks": (["document"], "document"), "keep_only_token_ids": ([],)}
@@ -118,10 +118,8 @@ class LateFolder(NamedTuple):
         """
         encoder = EncoderFolder.open(path)
         if not (read := _reader(path)):
-            raise UserError(
-                f"{path}: an encoder without vectors of tokens; a folder of PyLate's (similarity_fn_name {_SCORE}), or "
-                f"one of Stanford's (architectures [{STANFORD}]), is needed"
-            )
+            needed = f"PyLate's (similarity_fn_name {_SCORE}) or Stanford's (architectures [{STANFORD}]) is needed"
+            raise UserError(f"{path}: an encoder without vectors of tokens; a folder of {needed}")
         vocabulary = bert_weights.vocabulary_of(encoder)
         projections, settings = read(path, encoder, vocabulary)
         place = path / (METADATA if read is _stanford else SETTINGS)
@@ -130,16 +128,13 @@ class LateFolder(NamedTuple):
             "model.embed_dim": len(_projection(projections, encoder, values=False)),
             "model.late.expansion": filled if settings["do_query_expansion"] else NONE,
             "model.late.skip": _skipped(place, settings["skiplist_words"], vocabulary),
-            "model.late.mean": settings.get("mean", False),
             "data.titles": prefixes.JOINED,
         }
         for side in (QUERY, DOCUMENT):
             prefix = settings[f"{side}_prefix"]
             if not isinstance(prefix, str) or not (read is _native or _is_one_token(prefix, vocabulary)):
-                raise UserError(
-                    f"{place}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token "
-                    "of a text; take another model, or one that was saved with its tokenizer"
-                )
+                why = "is no token of its vocabulary, or stands behind the first token of a text"
+                raise UserError(f"{place}: the prefix {prefix!r} {why}; take another model")
             length = known_keys.whole(place, settings, f"{side}_length", _MOST, least=5)
             fields |= {f"data.{side}_length": min(length, encoder.sizes["max_length"]), f"data.{side}_prefix": prefix}
         said = [*encoder.files, *model_folder.module_files(path), path / METADATA]
@@ -189,7 +184,6 @@ def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> _Read
         "do_query_expansion": expansion is not None,
         "attend_to_expansion_tokens": bool(expansion and expansion.get("attend")),
         "skiplist_words": mask.get("skiplist_words", []),
-        "mean": settings.get("similarity_fn_name") == "meanmaxsim",
     }
 
 
@@ -200,10 +194,8 @@ def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) 
     fill, token = fill_id(vocabulary), expansion.get("token")
     is_fill = token is None or token in vocabulary.tokens[max(fill, 0) :][:1]
     if not is_fill or (expansion.get("strategy") != "fixed" and length != longest):
-        raise UserError(
-            f"{path}: query_expansion is {shown(expansion)}; only [MASK], or the token that ends a text, up to one "
-            "length of all queries is understood here"
-        )
+        ours = "[MASK], or the token that ends a text, up to one length of all queries"
+        raise UserError(f"{path}: query_expansion is {shown(expansion)}; only {ours} is understood here")
     return length
 
 
@@ -274,10 +266,8 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     data, late = fields.data, fields.model.late
     for side in ("query", "document"):
         if not _is_one_token(prefix := data[f"{side}_prefix"], vocabulary):
-            raise UserError(
-                f"stage 'export': config.data.{side}_prefix={prefix!r} is no token of the vocabulary, and PyLate puts "
-                "one token behind [CLS]: train with one, such as [unused0], or with ''"
-            )
+            why = "is no token of the vocabulary, and PyLate puts one behind [CLS]: train with one, or with ''"
+            raise UserError(f"stage 'export': config.data.{side}_prefix={prefix!r} {why}")
     sizes = model.encoder.config
     export_files.write_encoder(folder, model.encoder, vocabulary.pad_id)
     (folder / _DENSE).mkdir()

@@ -58,10 +58,8 @@ class Codec(NamedTuple):
           UserError: their size does not divide into bytes, or there is no vector.
         """
         if not len(vectors_TE) or vectors_TE.shape[1] * bits % 8:
-            raise UserError(
-                f"config.late.stored=residual{bits}: {len(vectors_TE)} vectors of {vectors_TE.shape[1]} dimensions, "
-                "which do not fill bytes, or are too few: set config.late.stored=float16"
-            )
+            size = f"{len(vectors_TE)} vectors of {vectors_TE.shape[1]} dimensions are too few, or do not fill bytes"
+            raise UserError(f"config.late.stored=residual{bits}: {size}: set config.late.stored=float16")
         order = np.random.default_rng(seed).permutation(len(vectors_TE))
         held_out, others = np.split(vectors_TE[order], [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
         others = others if len(others) else held_out

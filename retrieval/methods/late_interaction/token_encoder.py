@@ -27,7 +27,7 @@ _QUERIES = 64  # of a batch
 
 class Queries(NamedTuple):
     """Attributes:
-    vectors: float32 [Q, A, E]; where scores are means over tokens, divided by how many count.
+    vectors: float32 [Q, A, E].
     counts: whether a token counts, bool [Q, A].
     """
 
@@ -77,8 +77,6 @@ class TokenEncoder:
             ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
             made.vectors[places] = _finite(embed(ids_BL, marks_BL))[: len(part)]
             made.counts[places] = (marks_BL != OTHER)[: len(part)]
-        if self._config.model.late.mean:
-            made.vectors[:] /= np.maximum(made.counts.sum(axis=1), 1)[:, None, None]
         return made
 
     def _encode_documents(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:

@@ -140,10 +140,8 @@ class TokenStore:
         """Checks that the texts are those of a set as it is now."""
         for number, (id, other) in enumerate(itertools.zip_longest(ids, self.ids), 1):
             if id != other:
-                raise UserError(
-                    f"{self._paths[0].parent}: older than the set: of its {len(ids)} {what} '{id}' is number {number}, "
-                    f"and '{other}' of the {len(self.ids)} here; {_AGAIN}"
-                )
+                there = f"of its {len(ids)} {what} '{id}' is number {number}, and '{other}' of the {len(self.ids)} here"
+                raise UserError(f"{self._paths[0].parent}: older than the set: {there}; {_AGAIN}")
 
     def _opened(self, number: int) -> np.ndarray:
         has_vectors = self.sizes[self._firsts[number] : self._firsts[number + 1]].any()  # else there is nothing to map

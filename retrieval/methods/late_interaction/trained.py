@@ -53,8 +53,7 @@ class LateModel:
 
     def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each query, float32 [T, E]."""
-        is_mean = self.config.model.late.mean  # which `queries` have in their vectors
-        return [x[counts] * counts.sum() if is_mean else x[counts] for x, counts in zip(*self.queries(texts))]
+        return [vectors[counts] for vectors, counts in zip(*self.queries(texts))]
 
     def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
@@ -62,8 +61,6 @@ class LateModel:
 
         def search(queries: Sequence[np.ndarray], k: int) -> Lists:
             padded = Queries.padded(queries, text_batches.few(max(1, len(queries))), length)
-            if self.config.model.late.mean:
-                padded.vectors[:] /= np.maximum(padded.counts.sum(axis=1), 1)[:, None, None]
             scores_QK, rows_QK = ranked(padded, documents, longest, k)
             return scores_QK[: len(queries)], rows_QK[: len(queries)]
 

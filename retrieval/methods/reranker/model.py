@@ -154,9 +154,9 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     config = encoder_folder.written_config(encoder_config)
     (name,) = config["architectures"]
     if _CLASSIFIER not in family.modules:
+        family = encoder_config.architecture.family
         raise UserError(
-            f"a reranker of the family {encoder_config.architecture.family} cannot be exported: transformers has no "
-            "such model; rerank with its work directory"
+            f"transformers has no reranker of the family {family} to export to: rerank with the work directory"
         )
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
@@ -186,10 +186,8 @@ def check_cross_encoder(folder: EncoderFolder) -> dict[str, Any]:
     """
     needed = [name for name in (_POOLER, _NORM) if name in FAMILIES[folder.family].modules]
     if folder.classes not in (1, 2) or not all(map(folder.has, needed)):
-        raise UserError(
-            f"{folder.path}: a {folder.family} whose classifier has {folder.classes} classes; a model for sequence "
-            "classification with 1 or 2 classes is needed, such as a BertForSequenceClassification with its pooler"
-        )
+        there = f"a {folder.family} whose classifier has {folder.classes} classes"
+        raise UserError(f"{folder.path}: {there}; a model for sequence classification with 1 or 2 is needed")
     pooling = folder_pooling(folder)
     sizes = TransformerConfig(**folder.sizes)
     shapes = nnx.eval_shape(lambda: CrossEncoder(sizes, folder.classes, pooling=pooling, rngs=Rngs(0)))

@@ -103,15 +103,11 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.check_run`; the classifier of a folder stands on what this one's does."""
         for folder in dict.fromkeys(bert_weights.folders(self.config).values()):
             if folder.classes and folder.family == "distilbert":
-                raise UserError(
-                    f"config.train.init_from={folder.path}: a DistilBERT's classifier has another activation: start "
-                    "from an encoder without a classifier"
-                )
+                why = "a DistilBERT's classifier has another activation: start from an encoder without one"
+                raise UserError(f"config.train.init_from={folder.path}: {why}")
             if folder.classes and (theirs := folder_pooling(folder)) != self.pooling:
-                raise UserError(
-                    f"config.train.init_from={folder.path}: its classifier stands on '{theirs}', and here on "
-                    f"'{self.pooling}': set config.model.pooling={theirs}"
-                )
+                why = f"its classifier stands on '{theirs}', and here on '{self.pooling}'"
+                raise UserError(f"config.train.init_from={folder.path}: {why}: set config.model.pooling={theirs}")
 
     def framed(self, vocabulary: Vocabulary) -> ExampleKind:
         """As `Recipe.framed`."""
@@ -124,10 +120,10 @@ class RerankerRecipe(PairRecipe):
         super().check()
         config = self.config
         if config.data.document_length < config.data.query_length + 2:
-            raise UserError(
-                f"config.data.document_length={config.data.document_length}: a reranker's row has the query too, and "
-                f"config.data.query_length={config.data.query_length} fills it: raise the first or lower the second"
+            lengths = (
+                f"document_length={config.data.document_length}: a reranker's row has the query too, and config.data."
             )
+            raise UserError(f"config.data.{lengths}query_length={config.data.query_length} fills it: raise the first")
         if config.model.classes == 1 and self.named_loss.compares == CLASSES:
             raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")
 
@@ -135,10 +131,8 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
         if not self.config.data.rates.pairs:
-            raise UserError(
-                f"config.loop.validate_every={self.config.loop.validate_every}: a reranker is validated on labelled "
-                "queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
-            )
+            way = "set config.data.rates.pairs=1, whose held-out queries validate a reranker, or it to 0"
+            raise UserError(f"config.loop.validate_every={self.config.loop.validate_every}: {way}")
 
     def validation(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh

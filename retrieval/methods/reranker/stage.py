@@ -81,9 +81,7 @@ def check_settings(fields: ConfigDict) -> None:
         if not fields[name]:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
     if by_answers := metrics.by_kind(fields.measures)[1]:
-        raise UserError(
-            f"config.rerank.measures: {by_answers[0]} looks for answers, not judgements: take another metric"
-        )
+        raise UserError(f"config.rerank.measures: {by_answers[0]} is of answers, not judgements: take another metric")
 
 
 def check(run: Run) -> None:
@@ -113,9 +111,7 @@ def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
     without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
     if len(without) == len(runs):
-        raise UserError(
-            f"config.rerank.model={fields.model}: no set has runs of it and of config.rerank.systems; name others"
-        )
+        raise UserError(f"config.rerank.model={fields.model}: no set has runs of it and of config.rerank.systems")
     for name in without:
         _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
     return {name: of_set for name, of_set in runs.items() if name not in without}
@@ -125,10 +121,8 @@ def _first(lists: Ranking, value: Judged, depth: int, is_of_file: bool) -> Ranki
     """The first results of a system, without the query itself."""
     # What this project searched has fewer where there is no more to find; of a file nobody knows.
     if is_of_file and (most := lists.rows.shape[1]) < depth:
-        raise UserError(
-            f"config.rerank.depths: the run of '{lists.system}' for the set '{value.name}' has {most} results at most, "
-            f"not {depth}: take smaller depths, or a longer run"
-        )
+        where = f"config.rerank.depths: the run of '{lists.system}' for the set '{value.name}' has {most} results"
+        raise UserError(f"{where} at most, not {depth}: take smaller depths, or a longer run")
     scores_QK, rows_QK = others(lists.lists, value, depth)
     more = ((0, 0), (0, depth - rows_QK.shape[1]))
     scores_QK, rows_QK = np.pad(scores_QK, more, constant_values=-np.inf), np.pad(rows_QK, more, constant_values=-1)

@@ -54,14 +54,12 @@ class SpladeRecipe(PairRecipe):
         check_sees_all(self.config.model, "a masked language model's do")
         if sizes := tuple(self.config.train.matryoshka):
             raise UserError(
-                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has weights of tokens: set "
-                "config.train.matryoshka=()"
+                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has none: set it to ()"
             )
         pack = self.config.data.pack
         if pack.query or pack.document or pack.auto:
             raise UserError(
-                f"config.data.pack: {self.label} takes a text a row: set config.data.pack.query=0, "
-                "config.data.pack.document=0 and config.data.pack.auto=False"
+                f"config.data.pack: {self.label} takes a text a row: set query and document to 0, auto to False"
             )
 
     def validation(

@@ -68,10 +68,8 @@ def _write_lists(
             notes[what] = count
             _log.warning("set %s: %d %s: they are never found, or find nothing", name, count, what)
     if not terms_N.any():
-        raise UserError(
-            f"set '{name}': no passage has a term of any weight: the model has collapsed; train it with smaller "
-            "config.train.sparse.query_weight and document_weight, or a longer rise"
-        )
+        way = "train it with smaller config.train.sparse.query_weight and document_weight, or a longer rise"
+        raise UserError(f"set '{name}': no passage has a term of any weight: the model has collapsed; {way}")
     search = encoder.over(documents_NV)
     began = time.perf_counter()
     lists = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
