@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
@@ -100,9 +101,7 @@ class LateRecipe(PairRecipe):
             way = "set config.data.rates.pairs=1, whose held-out queries validate late interaction, or it to 0"
             raise UserError(f"config.loop.validate_every={self.config.loop.validate_every}: {way}")
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Exact search for held-out queries over a small pool."""
         self.check_validation()
         config, pool = self.config, labelled_pool(run)

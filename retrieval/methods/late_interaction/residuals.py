@@ -118,8 +118,3 @@ def nearest(vectors_TE: np.ndarray, centroids_PE: np.ndarray) -> np.ndarray:
     """The centroid of each vector with the greatest inner product, [T]; some vectors at a time."""
     parts = (vectors_TE[start : start + 4096] @ centroids_PE.T for start in range(0, len(vectors_TE), 4096))
     return np.concatenate([np.zeros(0, np.int64), *(scores.argmax(axis=1) for scores in parts)])
-
-
-def sample_size(texts: int) -> int:
-    """How many texts the codec is learned from."""
-    return min(1 + int(16 * (120 * texts) ** 0.5), texts)

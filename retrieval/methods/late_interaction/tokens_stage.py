@@ -5,20 +5,17 @@ Those of the passages of the corpus are made too, for searches of one's own.
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
-from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
+from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL, LateModel
 from retrieval.recipes.parameters import local_mesh
 from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.pipeline.run import Run
@@ -41,7 +38,6 @@ def tokens(run: Run) -> dict[str, Any]:
     sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
     items, summary = collections(run), {}
     same = repeated(items)
-
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
@@ -55,8 +51,7 @@ def tokens(run: Run) -> dict[str, Any]:
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)
         else:
             if bits and total:
-                mesh = local_mesh(model.config)
-                hosts.on_first(functools.partial(_learn_codec, item, folder, model.encode_documents, mesh, total, bits))
+                hosts.on_first(functools.partial(_learn_codec, model, item, folder, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
             token_store.write(folder, "candidates", texts, total, model.encode_documents, codec=codec, **sizes)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
@@ -64,24 +59,17 @@ def tokens(run: Run) -> dict[str, Any]:
     return summary
 
 
-def _learn_codec(
-    item: Collection,
-    folder: Path,
-    vectors_of: Callable[[Sequence[Candidate]], list[np.ndarray]],
-    mesh: jax.sharding.Mesh,
-    total: int,
-    bits: int,
-) -> None:
+def _learn_codec(model: LateModel, item: Collection, folder: Path, total: int, bits: int) -> None:
     """Writes the codec of a set's candidates, learned from some of them; one that is there is kept."""
     path = token_store.codec_path(folder, "candidates")
     if sharded_map.is_whole(path):
         return
-    chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
-    wanted = set(chosen.tolist())
-    vectors = vectors_of([each for row, each in enumerate(item.candidates()) if row in wanted])
+    count = min(1 + int(16 * (120 * total) ** 0.5), total)
+    wanted = set(np.random.default_rng(0).choice(total, count, replace=False).tolist())
+    vectors = model.encode_documents([each for row, each in enumerate(item.candidates()) if row in wanted])
     sample = np.concatenate(vectors)
     folder.mkdir(parents=True, exist_ok=True)
-    Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], mesh).save(path)
+    Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], local_mesh(model.config)).save(path)
     sharded_map.seal(path)
     _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.libraries import tf
@@ -120,10 +121,10 @@ class RerankerRecipe(PairRecipe):
         super().check()
         config = self.config
         if config.data.document_length < config.data.query_length + 2:
-            lengths = (
-                f"document_length={config.data.document_length}: a reranker's row has the query too, and config.data."
+            why = (
+                f"a reranker's row has the query too, and config.data.query_length={config.data.query_length} fills it"
             )
-            raise UserError(f"config.data.{lengths}query_length={config.data.query_length} fills it: raise the first")
+            raise UserError(f"config.data.document_length={config.data.document_length}: {why}: raise the first")
         if config.model.classes == 1 and self.named_loss.compares == CLASSES:
             raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")
 
@@ -134,9 +135,7 @@ class RerankerRecipe(PairRecipe):
             way = "set config.data.rates.pairs=1, whose held-out queries validate a reranker, or it to 0"
             raise UserError(f"config.loop.validate_every={self.config.loop.validate_every}: {way}")
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Where the positive of a held-out query stands among what BM25 finds for it, once that is reranked.
 
         The positives stand last before they are reranked, and ties keep that order: equal scores earn nothing.
@@ -146,7 +145,11 @@ class RerankerRecipe(PairRecipe):
         lists = list(_lists(pool, _VALIDATED))
         rows_QK = np.array(list(zip(*itertools.zip_longest(*lists, fillvalue=-1))), np.int32)
         is_result_QK = rows_QK >= 0
-        rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
+        joined = JoinedRows(vocabulary, config.data.document_length, config.data.query_length)
+        pairs = [
+            (query, row) for query, of_query in zip(joined.begin([*pool.queries.values()]), lists) for row in of_query
+        ]
+        rows = joined.of((query for query, _ in pairs), [pool.candidates[row] for _, row in pairs])
         score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)
         _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), _VALIDATED)
         queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
@@ -190,13 +193,6 @@ def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:
     for query, result_rows in zip(pool.queries, found_QK.tolist()):
         relevant = [row_of[id] for id, grade in pool.qrels[query].items() if grade > 0]
         yield [row for row in result_rows if row >= 0 and row not in relevant][:count] + relevant
-
-
-def _rows(pool: LabelledPool, lists: list[list[int]], rows: JoinedRows) -> list[list[int]]:
-    """The token ids of all pairs, one query after the other."""
-    queries = rows.begin(list(pool.queries.values()))
-    pairs = [(query, pool.candidates[row]) for query, of_query in zip(queries, lists) for row in of_query]
-    return rows.of([query for query, _ in pairs], [candidate for _, candidate in pairs])
 
 
 RECIPES.register("reranker", RerankerRecipe)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import on_every_device, reshape_rows
@@ -62,9 +63,7 @@ class SpladeRecipe(PairRecipe):
                 f"config.data.pack: {self.label} takes a text a row: set query and document to 0, auto to False"
             )
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Retrieval over a small pool."""
         return validation.make(run, vocabulary, mesh, build_model)
 
