@@ -50,9 +50,6 @@ class ScannIndex:
 
         Args:
           reorders: whether the best candidates get their exact score, by a copy of the embeddings.
-
-        Raises:
-          UserError: there are no candidates, or an embedding holds NaN or infinity.
         """
         embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
         if not len(embeddings_NE):
@@ -83,12 +80,7 @@ class ScannIndex:
 
     @classmethod
     def load(cls, folder: Path) -> "ScannIndex":
-        """Loads what `save` wrote.
-
-        Raises:
-          UserError: the folder is no saved index or is damaged (ScaNN itself would answer wrongly and say nothing), or
-            it holds pickled data, which could run any code.
-        """
+        """Loads what `save` wrote; of a damaged folder ScaNN itself would answer wrongly and say nothing."""
         folder = Path(folder)
         if (folder / _PICKLE).exists():
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
@@ -116,11 +108,7 @@ class ScannIndex:
         return math.ceil(min(1, _SEARCHED * max(1, math.log10(k))) * self._partitions)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row.
-
-        Raises:
-          UserError: a query holds NaN or infinity or has another size than the candidates.
-        """
+        """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row."""
         queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         if not len(queries_QE):

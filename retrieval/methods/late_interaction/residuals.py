@@ -63,10 +63,8 @@ class Codec(NamedTuple):
         order = np.random.default_rng(seed).permutation(len(vectors_TE))
         held_out, others = np.split(vectors_TE[order], [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
         others = others if len(others) else held_out
-        count = 2 ** int(math.log2(max(1.0, 16 * total**0.5)))
-        count = min(count, 2 ** int(math.log2(len(others))))
-        rule = kmeans.Rule(count, _ITERATIONS)
-        centroids = kmeans.cluster(others, rule, seed, mesh).centroid_KE
+        count = 2 ** int(math.log2(min(max(1.0, 16 * total**0.5), len(others))))
+        centroids = kmeans.cluster(others, kmeans.Rule(count, _ITERATIONS), seed, mesh).centroid_KE
         centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
         left = held_out - centroids[nearest(held_out, centroids)]
         shares = np.arange(1 << bits) / (1 << bits)
@@ -78,9 +76,8 @@ class Codec(NamedTuple):
         vectors_TE = vectors_TE.astype(np.float32)
         code_T = nearest(vectors_TE, self.centroids)
         bucket_TE = np.searchsorted(self.cutoffs, vectors_TE - self.centroids[code_T]).astype(np.uint8)
-        return np.concatenate(
-            [code_T.astype("<u4").view(np.uint8).reshape(-1, 4), packed(bucket_TE, self.bits)], axis=1
-        )
+        code_T4 = code_T.astype("<u4").view(np.uint8).reshape(-1, 4)
+        return np.concatenate([code_T4, packed(bucket_TE, self.bits)], axis=1)
 
     def decode(self, stored_TX: np.ndarray) -> np.ndarray:
         """What `encode` has made of vectors, as vectors of length 1, float32 [T, E]."""

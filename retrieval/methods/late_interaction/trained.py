@@ -11,6 +11,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
 from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
+from retrieval.methods.late_interaction.model import LateInteraction
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_marks import NONE
@@ -73,8 +74,7 @@ class LateModel:
         if config.model.late.expansion != NONE:
             tokens = [[0] * config.data.query_length for _ in tokens]
         windows = candidate_windows(config, vocabulary, documents)
-        encode = lambda model, text: model(text, None)  # noqa: E731 (both sides alike)
-        count = functools.partial(encoding_cost.operations, config, len(vocabulary), encode)
+        count = functools.partial(encoding_cost.operations, config, len(vocabulary), LateInteraction.__call__)
         return {costs.QUERY: count([[ids] for ids in tokens]), costs.PASSAGE: count([each[:1] for each in windows])}
 
     def write(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ from retrieval.common.runtime.filler import FILLER
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
-from retrieval.methods.splade.model import BY_IDF
+from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
@@ -48,7 +48,7 @@ class TermEncoder:
             most = min(_TERMS, self._model.terms or _TERMS)
             return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
-        self._queries, self._documents = compiled(_encode_queries), compiled(_encode_documents)
+        self._queries, self._documents = compiled(Splade.encode_queries), compiled(Splade.encode_documents)
 
     def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
@@ -73,8 +73,8 @@ class TermEncoder:
         tokens = query_tokens(self.config, self.vocabulary, queries)
         rows = candidate_windows(self.config, self.vocabulary, documents)
         return {
-            costs.QUERY: count(_encode_queries, [[ids] for ids in tokens]),
-            costs.PASSAGE: count(_encode_documents, [windows[:1] for windows in rows]),
+            costs.QUERY: count(Splade.encode_queries, [[ids] for ids in tokens]),
+            costs.PASSAGE: count(Splade.encode_documents, [windows[:1] for windows in rows]),
         }
 
     def write(self, folder: Path) -> None:
@@ -108,11 +108,3 @@ def as_matrix(greatest_N2K: np.ndarray, vocab_size: int) -> scipy.sparse.csr_arr
     matrix: Any = scipy.sparse.csr_array(arrays, shape=(len(weight_NK), vocab_size))
     matrix.sort_indices()
     return matrix
-
-
-def _encode_queries(model: Any, text: Any) -> Any:
-    return model.encode_queries(text, None)
-
-
-def _encode_documents(model: Any, text: Any) -> Any:
-    return model.encode_documents(text, None)
