@@ -194,10 +194,9 @@ class Bm25Kind(IndexKind):
         return options["index.bm25_k1"], options["index.bm25_b"]
 
     def build(self, contents: Texts, options: Options) -> Bm25Index:
-        of = words_of(contents, options)
+        parameters = self.document, *self.parameters(options), words_of(contents, options)
         try:
-            texts = map(self.text, contents.passages())
-            return Bm25Index.build(texts, self.document, *self.parameters(options), of)
+            return Bm25Index.build(map(self.text, contents.passages()), *parameters)
         except UserError as error:
             raise UserError(f"the collection '{contents.name}': {error}") from error
 

@@ -261,7 +261,7 @@ def encode_rows(
     with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
         # A pair has the next batch too: JAX computes it while the results of this one are on their way.
         sent = itertools.chain(((rows, embed(ids_BL)) for rows, ids_BL in made), [([], None)])
-        embedded = [(rows, _finite(values_BE, len(rows))) for (rows, values_BE), _ in itertools.pairwise(sent)]
+        embedded = [(rows, finite(values_BE, len(rows))) for (rows, values_BE), _ in itertools.pairwise(sent)]
     if not embedded:
         return np.zeros((0, 0), np.float32)
     result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
@@ -276,7 +276,7 @@ def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, mult
     `longest` and `multiple` are as in `encode`.
     """
     ids_BL = padded(tokens, few(len(tokens), multiple), min(rounded(max(map(len, tokens))), longest))
-    return _finite(embed(ids_BL), len(tokens))
+    return finite(embed(ids_BL), len(tokens))
 
 
 def encode_any(
@@ -300,7 +300,7 @@ def _read_ids(shard: Path) -> list[str]:
     return files.read_json(sharded_map.verify(shard.with_suffix(_IDS), _REMEDY))
 
 
-def _finite(values_BE: Any, rows: int) -> np.ndarray:
+def finite(values_BE: Any, rows: int) -> np.ndarray:
     """The first rows of a batch's embeddings."""
     values_BE = np.asarray(values_BE, np.float32)[:rows]
     if not np.isfinite(values_BE).all():

@@ -77,7 +77,7 @@ def verify(path: Path, remedy: str) -> Path:
 
 def seal(path: Path) -> None:
     """Finishes a shard whose files are all written."""
-    parts = [part for part in path.parent.glob(f"{_name(path)}.*") if part != _sums_path(path)]
+    parts = [part for part in path.parent.glob(f"{path.name.partition('.')[0]}.*") if part != _sums_path(path)]
     files.write_json(_sums_path(path), files.checksums(path.parent, parts))
 
 
@@ -88,12 +88,8 @@ def copy(source: Path, path: Path) -> None:
     files.copy(_sums_path(source), _sums_path(path))
 
 
-def _name(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
 def _sums_path(path: Path) -> Path:
-    return path.with_name(f"{_name(path)}.sums.json")
+    return path.with_name(f"{path.name.partition('.')[0]}.sums.json")
 
 
 def _sums(path: Path, remedy: str) -> dict[str, str]:

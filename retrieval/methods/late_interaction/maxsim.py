@@ -21,11 +21,7 @@ _NONE = -1e30  # less than any product
 
 
 def maxsim(
-    query_BAE: jax.Array,
-    counts_BA: jax.Array,
-    document_NLE: jax.Array,
-    counts_NL: jax.Array,
-    block: int = 0,
+    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int = 0
 ) -> jax.Array:
     """The score of every query with every document, float32 [B, N].
 

@@ -34,7 +34,6 @@ from retrieval.search.exact import ExactIndex, recall
 from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
-_FIELDS = ("systems", "depth", "exact", "fde")
 
 
 def maxsim(run: Run) -> dict[str, Any]:
@@ -130,7 +129,7 @@ STAGES.register(
         maxsim,
         check_config=(of_fields(check_settings, "late"),),
         check=(check, devices.check),
-        fields=("seed", *(f"late.{name}" for name in _FIELDS), "evaluate.metrics"),
+        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),

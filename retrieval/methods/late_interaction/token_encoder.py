@@ -12,7 +12,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -20,7 +19,7 @@ from retrieval.methods.late_interaction.model import with_marks
 from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.search import text_batches
+from retrieval.search import encoding, text_batches
 
 _QUERIES = 64  # of a batch
 
@@ -75,7 +74,7 @@ class TokenEncoder:
             part = rows[start : start + _QUERIES]
             size, places = text_batches.few(len(part), self._devices), slice(start, start + len(part))
             ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
-            made.vectors[places] = _finite(embed(ids_BL, marks_BL))[: len(part)]
+            made.vectors[places] = encoding.finite(embed(ids_BL, marks_BL), len(part))
             made.counts[places] = (marks_BL != OTHER)[: len(part)]
         return made
 
@@ -89,13 +88,6 @@ class TokenEncoder:
         rows = (rows[0] for rows in windows)
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             counts_BL = self._rules.of_documents(ids_BL) == COUNTED
-            for place, vectors_LE, counts_L in zip(places, _finite(embed(ids_BL)), counts_BL):
+            for place, vectors_LE, counts_L in zip(places, encoding.finite(embed(ids_BL), len(places)), counts_BL):
                 vectors[place] = vectors_LE[counts_L]
         return vectors
-
-
-def _finite(vectors: np.ndarray) -> np.ndarray:
-    """The vectors, none of which holds NaN or infinity."""
-    if not np.isfinite(vectors).all():
-        raise UserError("a vector is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return vectors

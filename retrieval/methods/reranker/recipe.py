@@ -90,9 +90,8 @@ class RerankerRecipe(PairRecipe):
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
         self.check()
-        return CrossEncoder(
-            self.sizes(vocab_size), self.config.model.classes, pooling=self.pooling, rngs=Rngs(self.config.seed)
-        )
+        sizes, rngs = self.sizes(vocab_size), Rngs(self.config.seed)
+        return CrossEncoder(sizes, self.config.model.classes, pooling=self.pooling, rngs=rngs)
 
     @property
     def pooling(self) -> str:
@@ -112,9 +111,8 @@ class RerankerRecipe(PairRecipe):
 
     def framed(self, vocabulary: Vocabulary) -> ExampleKind:
         """As `Recipe.framed`."""
-        return dataclasses.replace(
-            JOINED, make=functools.partial(_made, template=vocabulary.template, around=pair_of(vocabulary))
-        )
+        make = functools.partial(_made, template=vocabulary.template, around=pair_of(vocabulary))
+        return dataclasses.replace(JOINED, make=make)
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""

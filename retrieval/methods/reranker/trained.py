@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,6 +32,8 @@ from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.runs.weights.trained_model import TRAINED, PublishedKind
 from retrieval.search import encoding, text_batches
 
+_Model = CrossEncoder | ModularCrossEncoder
+
 _FEW = 32  # pairs that are scored as one batch
 _PAIRS = 8192  # of a file of scores at most
 _COMPILED = 512  # tokens of the longest rows that are compiled before they come
@@ -45,17 +47,12 @@ def pair_of(vocabulary: Vocabulary) -> PairTemplate:
 
 
 def pair_scorer(
-    config: ConfigDict,
-    model: CrossEncoder | ModularCrossEncoder,
-    pair: PairTemplate,
-    mesh: jax.sharding.Mesh,
-    value: Literal["scores", "logits"] = "scores",
-) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
-    """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape."""
+    config: ConfigDict, model: _Model, pair: PairTemplate, mesh: jax.sharding.Mesh, value: str = "scores"
+) -> Callable[[Any], encoding.Embed]:
+    """From parameters to a function of rows [B, L] to "scores" or "logits" [B, 1]; compiled once per shape."""
     sep_id, place = pair.change
-    return Inference(config, model, sep_id, mesh, place).compiled(
-        lambda model, pairs: getattr(model, value)(pairs)[:, None]
-    )
+    inference = Inference(config, model, sep_id, mesh, place)
+    return inference.compiled(lambda model, pairs: getattr(model, value)(pairs)[:, None])
 
 
 class JoinedRows(NamedTuple):
@@ -100,7 +97,7 @@ class JoinedRows(NamedTuple):
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
 
-    def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: JoinedRows | JudgedRows):
+    def __init__(self, config: ConfigDict, model: _Model, rows: JoinedRows | JudgedRows):
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh, parameters = local_mesh(config), parameters_of(model)
@@ -113,7 +110,7 @@ class Reranker:
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
         rows = self._rows.of(self._rows.begin(queries), documents)
-        return encoding.encode_rows(rows, self._score, **self._sizes)[:, 0] if rows else np.zeros(0, np.float32)
+        return encoding.encode_rows(rows, self._score, **self._sizes).reshape(-1)
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
