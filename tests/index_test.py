@@ -25,7 +25,7 @@ from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, regist
 from retrieval.search.scann import Scann
 from retrieval.stages import index, mine, search
 
-needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+needs_scann = pytest.mark.skipif(not scann.Scann().available(), reason="ScaNN cannot be imported here")
 
 RNG = np.random.default_rng(0)
 

@@ -200,7 +200,7 @@ cli.run(main)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+@pytest.mark.skipif(not scann.Scann().available(), reason="ScaNN cannot be imported here")
 def test_two_hosts_build_and_search_a_shard_each(tmp_path):
     rng = np.random.default_rng(0)
     points = (rng.normal(size=(150, 24))[rng.integers(0, 150, 12_500)] + 0.7 * rng.normal(size=(12_500, 24))).astype(

@@ -239,7 +239,7 @@ def matching_queries(queries_QE: np.ndarray, dimensions: int) -> np.ndarray:
     """`finite_embeddings` of queries that must have as many dimensions as the candidates."""
     queries_QE = finite_embeddings(queries_QE, "query")
     if (ours := queries_QE.shape[1]) != dimensions:
-        raise UserError(f"queries of {ours} dimensions, candidates of {dimensions}: encode both with the same model")
+        raise UserError(f"the queries have {ours} dimensions and the candidates {dimensions}: encode with one model")
     return queries_QE
 
 

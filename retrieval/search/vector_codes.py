@@ -120,8 +120,9 @@ class Form:
 
     def is_like(self, other: "Form | None") -> bool:
         """Whether another form stores vectors as this one does, its ranges included."""
-        alike = other is not None and self.described == other.described
-        return alike and (self.precision != INT8 or np.array_equal(self._ranges, other._ranges))
+        if other is None or self.described != other.described:
+            return False
+        return self.precision != INT8 or np.array_equal(self._ranges, other._ranges)
 
     def calibrated(self, ranges_2E: np.ndarray) -> "Form":
         """The same with these ranges."""

@@ -169,12 +169,12 @@ def _words(template: str) -> str:
     names: dict[str, str] = {}
 
     def words(part: re.Match) -> str:
-        statement, expression = part["statement"], part["expression"]
+        statement, expression = part["statement"], part["expression"] or "''"
         if statement:
-            assigned = re.fullmatch(_SET, statement.strip(), re.DOTALL)
-            names.update([assigned.groups()] if assigned else [])
+            if assigned := re.fullmatch(_SET, statement.strip(), re.DOTALL):
+                names[assigned[1]] = assigned[2]
             return "" if assigned else "{?}"
-        if text := re.fullmatch(_TEXT, expression or "''", re.DOTALL):
+        if text := re.fullmatch(_TEXT, expression, re.DOTALL):
             return text[2].replace("\\n", "\n")
         value = names.get(expression.strip(), expression)
         role, long = re.findall(_ROLE, value), re.findall(r"""["']([^"']{20,})["']""", value)
