@@ -1,7 +1,6 @@
 """The stage `index`: what it builds, and what a killed one goes on with."""
 
 import dataclasses
-import functools
 import importlib
 import json
 import shutil
@@ -67,18 +66,6 @@ def dense_index(run, name):
     collection = open_collection(run, name)
     kind = indexes.dense_kind_there(collection)
     return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config))
-
-
-def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
-    index.index(run)
-    collection, options = open_collection(run, "tiny"), functools.partial(indexes.options_of, config=run.config)
-    vectors, _ = encoding.load(run.embeddings("tiny", TRAINED), "queries")
-    found = {}
-    for weight in (0.0, 1.0):
-        opened = indexes.open_all(collection, ("bm25",), options, lambda queries: vectors[:1], 40, weight=weight)
-        found[weight] = opened.search(["some words"], 5)
-    assert found[1.0]["hybrid"][1].tolist() == found[1.0]["dense"][1].tolist()
-    assert found[0.0]["hybrid"][1].tolist() == found[0.0]["bm25"][1].tolist() != found[1.0]["hybrid"][1].tolist()
 
 
 @needs_scann

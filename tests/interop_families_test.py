@@ -135,14 +135,11 @@ def run_from(folder, work_directory):
     return exported.work_directory(work_directory, shift=0, vocabulary=vocabulary, **fields, vocab=str(folder))
 
 
-def test_a_folder_gives_the_same_here(folder):
-    np.testing.assert_allclose(ours(folder), theirs(folder), atol=1e-5)
-
-
-def test_three_rounds_change_nothing(folder, tmp_path):
+def test_two_rounds_change_nothing(folder, tmp_path):
     """From a folder to a run, and from a run to a folder: for sentence-transformers, and for us."""
     expected, given = theirs(folder), folder
-    for number in range(3):
+    np.testing.assert_allclose(ours(folder), expected, atol=1e-5)
+    for number in range(2):
         given = exported.export(run_from(given, tmp_path / str(number)))
         np.testing.assert_allclose(theirs(given), expected, atol=1e-5)
         np.testing.assert_allclose(ours(given), expected, atol=1e-5)
@@ -209,14 +206,3 @@ def test_stanfords_colbert_over_modernbert(tmp_path):
     assert list(map(len, encoded)) == list(map(len, kept))
     rows_QK = np.tile(np.arange(len(texts)), (len(queries), 1))
     np.testing.assert_allclose(of_candidates(late.queries(queries), encoded, rows_QK, LENGTH), expected, atol=1e-4)
-
-
-def test_transformers_takes_what_its_tokenizer_gives(folder, tmp_path):
-    given = exported.export(run_from(folder, tmp_path / "run"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(given)
-    make = transformers.T5EncoderModel if "t5" in folder.parent.name else transformers.AutoModel
-    model, report = make.from_pretrained(given, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    with torch.no_grad():
-        states = model(**tokenizer(TEXTS[:2], padding=True, return_tensors="pt")).last_hidden_state
-    assert states.shape[::2] == (2, H) and torch.isfinite(states).all()
