@@ -1,8 +1,6 @@
 """Models of late interaction as folders of PyLate's and Stanford's, in and out."""
 
-import json
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,7 +11,6 @@ from support.tiny import make_config, make_run
 import retrieval
 from retrieval.common.errors import UserError
 from retrieval.common.files import read_json, write_json
-from retrieval.config.experiment import defaults
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.late_interaction.folder import LateFolder, write
@@ -240,9 +237,3 @@ def test_training_starts_from_a_folder(made, folder, inputs, tmp_path):
     run.config.data.query_prefix, run.config.model.embed_dim = "", 4
     with pytest.raises(UserError, match=r"--config.model.embed_dim=8 --config.data.query_prefix='?\[unused0\]"):
         recipe_of(run.config).check_run(run)
-
-
-def test_defaults_have_every_field_that_a_folder_sets(folder):
-    config = defaults()
-    config.update_from_flattened_dict(LateFolder.open(folder).fields)
-    assert json.loads((Path(folder) / "modules.json").read_text())[1]["type"] == "pylate.models.Dense.Dense"
