@@ -244,9 +244,7 @@ LOADERS = {
     ),
     "manifest": Loader(write_manifest, lambda folder: files.verify_manifest(folder, ""), "-", sealed=False),
     "embeddings": Loader(write_embeddings, lambda folder: encoding.load(folder, "candidates")),
-    "codes": Loader(
-        write_codes, lambda folder: (encoding.load(folder, "candidates"), encoding.clipped(folder, "candidates"))
-    ),
+    "codes": Loader(write_codes, lambda folder: encoding.load(folder, "candidates")),
     "bm25": Loader(write_bm25, lambda folder: Bm25Index.load(folder / "index")),
     "scann": Loader(write_scann, read_scann),
     "scann's docids": Loader(write_docids, read_scann, r"(?!.*scann_docids\.pkl).*"),

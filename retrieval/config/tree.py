@@ -464,7 +464,6 @@ declare(
         "scann", one_of("index", "retrieval.search.index_kind.DENSE"), "dense index; exact and quantised build nothing"
     ),
     precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
-    binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
     rescore=Field(0, whole(0), "quantised, scann: results that embeddings rescore, for each wanted one; 0: none"),
     words=Field(
         ("bm25",),

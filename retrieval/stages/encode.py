@@ -46,7 +46,6 @@ from retrieval.search.vector_codes import FLOAT32, Form
 
 _log = logging.getLogger(__name__)
 
-_OUTSIDE = "values outside of the ranges"
 _CALIBRATED = 10_000  # candidates, spread evenly, that the ranges of int8 are from
 
 
@@ -130,10 +129,6 @@ class _Encoder:
         else:  # they are read as they are encoded: a collection may be larger than the memory
             texts, form = ((item.id, item) for item in self._item.candidates()), self._calibrated(form, total)
             self._write("candidates", texts, total, self._windows, self._embed_documents, form)
-        if form.has_range:
-            clipped = hosts.on_first(functools.partial(encoding.clipped, self._folder, "candidates"))
-            counts[f"{name}, {self._system}, {_OUTSIDE}"] = clipped
-            _log.info("%s, %s: %s %s of %s", name, self._system, f"{clipped:,}", _OUTSIDE, form.precision)
         return counts
 
     def _write(
