@@ -66,7 +66,12 @@ def test_time_is_linear_in_what_is_nested_or_never_closed():
     start = time.process_time()
     for piece in PIECES:
         HtmlPages().outline(piece * (60_000 // len(piece)), "a")
-    for fields in ("+++\n" + "\n" * 60_000 + "x", "+++\n" + "a." * 30_000 + "a=1", "---\n" + "[" * 9000, "---\ntitle: 0x" + "f" * 9000):
+    for fields in (
+        "+++\n" + "\n" * 60_000 + "x",
+        "+++\n" + "a." * 30_000 + "a=1",
+        "---\n" + "[" * 9000,
+        "---\ntitle: 0x" + "f" * 9000,
+    ):
         HTML.outline(f"{fields}\n{fields[:3]}\n", "a")
     assert time.process_time() - start < 8
 
