@@ -91,15 +91,9 @@ def _deaf() -> Iterator[None]:
 
 def _end_with_parent() -> None:
     """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
-
     parent = multiprocessing.parent_process()
     assert parent is not None, "only a worker has a parent"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=lambda: parent.join() or os._exit(1), daemon=True).start()
 
 
 def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
@@ -132,9 +126,8 @@ def read_groups(inputs: Sequence[tuple[Path, str]], bucket: int, scratch: Path) 
     """
     with Sorter(scratch) as sorter:
         for position, (folder, tag) in enumerate(inputs):
-            for path in _paths([folder]):
-                for key, packed in _read_run(path, tag, bucket):
-                    sorter.add((key, position, packed))
+            for key, packed in itertools.chain.from_iterable(_read_run(p, tag, bucket) for p in _paths([folder])):
+                sorter.add((key, position, packed))
         for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
             values: list[list] = [[] for _ in inputs]
             for _, position, packed in group:
