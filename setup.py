@@ -56,7 +56,6 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "beam": ["apache-beam"],
         "cuda12": ["jax[cuda12]"],
         "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
@@ -81,9 +80,6 @@ setup(
             "tensorflow-text==2.20.1",
         ],
         "test": [
-            "apache-beam",
-            "importlib_resources",
-            "tensorflow-datasets",
             "pytest",
             "pytest-xdist",
             "pyright[nodejs]",

@@ -37,6 +37,8 @@ REMOVED: dict[str, str] = {
     "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
     "index.expansions_used": "The first 40 queries of a passage are appended; leave it out.",
     "inspect": "It looks at the first 20,000 passages and labelled queries; leave it out.",
+    "prepare.beam_options": "Processes of one machine prepare a corpus, config.prepare.workers; leave it out.",
+    "prepare.runner": "Processes of one machine prepare a corpus, config.prepare.workers; leave it out.",
     "late.fde_index": "MUVERA's vectors and XTR's tokens are searched exactly; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.validate_negatives": "A reranker is validated on 20 candidates of BM25 beside the positives; leave it out.",

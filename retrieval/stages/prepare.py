@@ -1,7 +1,6 @@
 """The stage `prepare`: a corpus to shards."""
 
 import contextlib
-import importlib.util
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from retrieval.config.fields import of_fields, values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
-from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.runs.fitting import data_warnings
 from retrieval.runs.fitting.examples import check_shards, unlabelled
@@ -36,8 +34,6 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         vocab_kind=config.prepare.vocab_kind,
         num_shards=number_of_shards(config, run.lock),
         limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
-        runner=config.prepare.runner,
-        beam_options=tuple(config.prepare.beam_options),
         workers=config.prepare.workers,
     )
     kind, _ = corpus_kind.kind_of(config.corpus)
@@ -99,14 +95,6 @@ def _check_settings(corpus: str, prepare: ConfigDict) -> None:
             raise UserError(
                 f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
                 f"{prepare.longest_passage}: lower the first or raise the second"
-            )
-    if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
-        raise libraries.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
-    for option in prepare.beam_options:
-        if not option.startswith("--"):
-            raise UserError(
-                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
-                "\"('--region=europe-west4',)\""
             )
 
 
