@@ -173,10 +173,8 @@ def columns(names: Sequence[str], fields: Mapping[str, str], at: str) -> Columns
             count = "two fields have" if name in names else "no field has"
             raise UserError(f"{at}: {count} the name '{name}'; there are {shown}: mend it, or config.documents.{what}")
     if not chosen["text"]:
-        raise UserError(
-            f"{at}: no field text, contents or body, but {shown}: name the one of the text, "
-            "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
-        )
+        remedy = "name that of the text, --config.documents.text=NAME or in Python fields={'text': NAME}"
+        raise UserError(f"{at}: no field text, contents or body, but {shown}: {remedy}; CSV has names in its first row")
     return Columns(**chosen)
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from retrieval.common import files
 from retrieval.common.errors import UserError, first_line, multiples
@@ -31,6 +32,8 @@ from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, PackedLane, Packing
 
 _POSITION = "sources.json"
+Lanes = Mapping[str, Sequence[Lane]]
+Tables = Mapping[str, tuple[str, np.ndarray]]
 
 
 def shares(sizes: Sequence[int], weights: Sequence[float] | None, alpha: float) -> np.ndarray:
@@ -81,13 +84,7 @@ class Batches:
     """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis; each of one source."""
 
     def __init__(
-        self,
-        lanes: Mapping[str, Sequence[Lane]],
-        sharding: jax.sharding.Sharding,
-        *,
-        epoch: int = 0,
-        tables: Mapping[str, tuple[str, np.ndarray]] | None = None,
-        sources: Sources | None = None,
+        self, lanes: Lanes, sharding: Sharding, *, epoch: int = 0, tables: Tables = {}, sources: Sources | None = None
     ):
         """Args:
         lanes: of each source those of this host, which `Drawn` opens; of examples without sources under any name.
@@ -98,7 +95,7 @@ class Batches:
         sources: how they are drawn, where there are several.
         """
         self.epoch, self.sources = epoch, sources
-        self._lanes, self._sharding, self._tables = lanes, sharding, tables or {}
+        self._lanes, self._sharding, self._tables = lanes, sharding, tables
         self._all_lanes = [*itertools.chain(*lanes.values())]
         self._number = 0  # of the next batch
 
@@ -159,7 +156,7 @@ class Drawn(NamedTuple):
         lane = self._lane(0)
         return [next(lane) for _ in range(count)]
 
-    def open_lanes(self, sharding: jax.sharding.Sharding, packing: Packing | None = None) -> list[Lane]:
+    def open_lanes(self, sharding: Sharding, packing: Packing | None = None) -> list[Lane]:
         """The lanes whose rows live on this host's devices.
 
         Args:
@@ -247,7 +244,7 @@ def abstract(
     *,
     batch_size: int,
     lanes: int,
-    sharding: jax.sharding.Sharding,
+    sharding: Sharding,
     packing: Packing | None = None,
     tables: Mapping[str, tuple[str, int]] | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
@@ -269,7 +266,7 @@ def abstract(
     return {name: spec((lanes * len(rows), *rows.shape[1:]), rows.dtype) for name, rows in part.items()}
 
 
-def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
+def _own_lanes(lanes: int, batch_size: int, sharding: Sharding) -> list[int]:
     """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
     rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
     for index in sharding.addressable_devices_indices_map((batch_size,)).values():
@@ -290,7 +287,7 @@ def _options() -> tf.data.Options:
     return options
 
 
-def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
+def _check(batch_size: int, lanes: int, sharding: Sharding, packing: Packing | None) -> None:
     processes, devices = jax.process_count(), len(sharding.device_set)
     batch, own = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
     for (field, value), of, which in (

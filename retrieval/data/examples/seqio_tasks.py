@@ -136,11 +136,9 @@ def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> Non
             continue
         filled = _lanes_with_examples(seqio.TaskRegistry.get(name + label), lanes)
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
-            raise UserError(
-                f"task '{name}': {count} examples, none of them in {len(lacking)} of config.data.lanes={lanes}, first "
-                f"{batches.lane_name(lacking[0])}: take fewer lanes (a divisor of the shards), more data, or "
-                f"config.data.rates.{name}=0"
-            )
+            remedy = f"take fewer lanes (a divisor of the shards), more data, or config.data.rates.{name}=0"
+            empty = f"none of them in {len(lacking)} of config.data.lanes={lanes}"
+            raise UserError(f"task '{name}': {count} examples, {empty}, first {lacking[0]}: {remedy}")
 
 
 def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
@@ -203,9 +201,7 @@ def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
         raise batches.unreadable(f"task '{task.name}'", error) from error
 
 
-def _kept(
-    dataset: tf.data.Dataset, read: Callable[[Record], Record], is_drawn: Callable[[Record], tf.Tensor]
-) -> tf.data.Dataset:
+def _kept(dataset: tf.data.Dataset, read: Callable, is_drawn: Callable) -> tf.data.Dataset:
     return dataset.map(read, tf.data.AUTOTUNE).filter(is_drawn)
 
 

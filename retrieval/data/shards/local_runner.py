@@ -66,10 +66,8 @@ def run_tasks(
                     progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
             progress.update(_collect(pending, concurrent.futures.ALL_COMPLETED))
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise UserError(
-                f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
-                "stopped, with fewer prepare.workers or more prepare.shards"
-            ) from error
+            remedy = "start again, which goes on from there, with fewer prepare.workers or more prepare.shards"
+            raise UserError(f"{name}: a worker was killed, most often for lack of memory; {remedy}") from error
         except KeyboardInterrupt:  # or a preemption
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():

@@ -27,6 +27,7 @@ from retrieval.data.tokenizers import vocabularies
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
+_REMEDY = "raise config.prepare.longest_passage"
 _PIECE = 1 << 16  # characters of a paragraph that are looked at, or not, for the vocabulary
 
 
@@ -105,13 +106,9 @@ def _losses(counts: collections.Counter) -> Iterator[str]:
     """What is lost to an unusual degree, and what helps."""
     tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
     if cut > _MOST_CUT * tokens:
-        yield (
-            f"{cut / tokens:.1%} of the tokens are cut off: {counts[passages.LONG_SENTENCES]:,} of "
-            f"{counts[passages.SENTENCES]:,} sentences are longer than a passage; raise config.prepare.longest_passage"
-        )
+        sentences = f"{counts[passages.LONG_SENTENCES]:,} of {counts[passages.SENTENCES]:,} sentences"
+        yield f"{cut / tokens:.1%} of the tokens are cut off: {sentences} are longer than a passage; {_REMEDY}"
     alone = counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"]
     if alone > _MOST_ALONE * counts["passages"]:
-        yield (
-            f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair; raise "
-            "config.prepare.longest_passage or config.prepare.shortest_paragraph"
-        )
+        what = f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair"
+        yield f"{what}; {_REMEDY} or config.prepare.shortest_paragraph"

@@ -43,6 +43,7 @@ CUT, WRITE = "cut", "write"  # the first step and the last
 WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
+Parsed = Article | Redirect | KnownItem
 
 WITHOUT_PAIR = "passages without a pair"
 KEPT_SENTENCES = "sentences never trained on: they are kept for evaluation"
@@ -69,9 +70,7 @@ class Settings(NamedTuple):
     vocab_kind: str = "wordpiece"
 
 
-def cut_article(
-    item: Article | Redirect | KnownItem, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int
-) -> Iterator[Item]:
+def cut_article(item: Parsed, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int) -> Iterator[Item]:
     """One article (or redirect) to its lead, its passages and what they link to. A known item gives its sentences."""
     if isinstance(item, KnownItem):
         for ids in passages.sentence_ids(item, vocabulary, limits):
@@ -247,10 +246,7 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict], dict[in
             groups[kind].append(msgpack.unpackb(packed))
         (item, *others), leads, smaller = groups
         if others:
-            page = id.rpartition(":")[0]
-            raise UserError(
-                f"two pages of the corpus have the id '{page}'; give them ids, or each dump a file, of its own"
-            )
+            raise UserError(f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give each one of its own")
         yield item, leads, dict(smaller)
 
 
