@@ -33,7 +33,7 @@ from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, P
 
 _POSITION = "sources.json"
 Lanes = Mapping[str, Sequence[Lane]]
-Tables = Mapping[str, tuple[str, np.ndarray]]
+Tables = Mapping[str, tuple[str, np.ndarray]] | None
 
 
 def shares(sizes: Sequence[int], weights: Sequence[float] | None, alpha: float) -> np.ndarray:
@@ -84,7 +84,7 @@ class Batches:
     """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis; each of one source."""
 
     def __init__(
-        self, lanes: Lanes, sharding: Sharding, *, epoch: int = 0, tables: Tables = {}, sources: Sources | None = None
+        self, lanes: Lanes, sharding: Sharding, *, epoch: int = 0, tables: Tables = None, sources: Sources | None = None
     ):
         """Args:
         lanes: of each source those of this host, which `Drawn` opens; of examples without sources under any name.
@@ -95,7 +95,7 @@ class Batches:
         sources: how they are drawn, where there are several.
         """
         self.epoch, self.sources = epoch, sources
-        self._lanes, self._sharding, self._tables = lanes, sharding, tables
+        self._lanes, self._sharding, self._tables = lanes, sharding, tables or {}
         self._all_lanes = [*itertools.chain(*lanes.values())]
         self._number = 0  # of the next batch
 
