@@ -56,7 +56,6 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "beam": ["apache-beam"],
         "cuda12": ["jax[cuda12]"],
         "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
@@ -68,8 +67,6 @@ setup(
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
-        # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
-        "tfds": ["tensorflow-datasets", "importlib_resources"],
         "tpu": ["jax[tpu]"],
         "train": [
             "clu",
@@ -83,9 +80,6 @@ setup(
             "tensorflow-text==2.20.1",
         ],
         "test": [
-            "apache-beam",
-            "importlib_resources",
-            "tensorflow-datasets",
             "pytest",
             "pytest-xdist",
             "pyright[nodejs]",

@@ -331,7 +331,7 @@ def test_a_file_of_more_than_one_document_may_have_is_left_out_and_named(tmp_pat
         ("a.jsonl.gz", gzip.compress(b"\n" + b" " * 3000, mtime=0), r"a\.jsonl\.gz, line 2: longer than 64 MiB"),
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
         ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 2: unexpected end of data; mend the row"),
-        ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two columns are called 'text'; give one another name"),
+        ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two fields have the name 'text'"),
         ("a.csv", 'id,text\n1,"%s"\n' % ("word\n" * 1000), r"a\.csv, line \d+: the record is longer than 64 MiB"),
         ("a.tsv", "faq_id\tanswer text\n1\tIt is so.\n", r"line 1: no field text, .*, but faq_id, answer text: name"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),

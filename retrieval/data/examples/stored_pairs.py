@@ -53,14 +53,10 @@ class StoredPairs:
         Args:
           negatives: records without a hard negative are left out.
         """
-        numbers, ids, start = [], [], 0
-        for columns in self._columns(("document_id",)):
-            values, splits = columns["document_id"]
-            has_one = np.diff(splits) > 1 if negatives else np.ones(len(splits) - 1, bool)
-            numbers.append(start + np.flatnonzero(has_one))
-            ids.append(values[splits[:-1]][has_one])
-            start += len(has_one)
-        return np.concatenate(numbers), np.concatenate(ids)
+        columns = [columns["document_id"] for columns in self._columns(("document_id",))]
+        has_one = np.concatenate([np.diff(splits) > negatives for _, splits in columns])  # a record has its positive
+        ids = np.concatenate([values[splits[:-1]] for values, splits in columns])
+        return np.flatnonzero(has_one), ids[has_one]
 
     def positives(self, numbers: np.ndarray) -> Iterator[Positive]:
         """The positives of some records, whose numbers ascend."""

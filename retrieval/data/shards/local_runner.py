@@ -1,4 +1,4 @@
-"""A small map-and-shuffle over a process pool: the local counterpart of Beam for `prepare`.
+"""A small map-and-shuffle over a process pool, for `prepare`.
 
 A phase is a set of independent tasks. A task writes one file of `(tag, key, value)` items, sorted into buckets by key,
 whole or not at all. A task whose file is there is not run again. No more is needed to resume. The next phase has one
@@ -66,10 +66,8 @@ def run_tasks(
                     progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
             progress.update(_collect(pending, concurrent.futures.ALL_COMPLETED))
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise UserError(
-                f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
-                "stopped, with fewer prepare.workers or more prepare.shards"
-            ) from error
+            remedy = "start again, which goes on from there, with fewer prepare.workers or more prepare.shards"
+            raise UserError(f"{name}: a worker was killed, most often for lack of memory; {remedy}") from error
         except KeyboardInterrupt:  # or a preemption
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():
@@ -91,15 +89,9 @@ def _deaf() -> Iterator[None]:
 
 def _end_with_parent() -> None:
     """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
-
     parent = multiprocessing.parent_process()
     assert parent is not None, "only a worker has a parent"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=lambda: parent.join() or os._exit(1), daemon=True).start()
 
 
 def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
@@ -132,9 +124,8 @@ def read_groups(inputs: Sequence[tuple[Path, str]], bucket: int, scratch: Path) 
     """
     with Sorter(scratch) as sorter:
         for position, (folder, tag) in enumerate(inputs):
-            for path in _paths([folder]):
-                for key, packed in _read_run(path, tag, bucket):
-                    sorter.add((key, position, packed))
+            for key, packed in itertools.chain.from_iterable(_read_run(p, tag, bucket) for p in _paths([folder])):
+                sorter.add((key, position, packed))
         for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
             values: list[list] = [[] for _ in inputs]
             for _, position, packed in group:

@@ -1,14 +1,11 @@
 """A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
 
-    corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
-    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of another kind
-    corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
-    corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
-    corpus/passages-*.jsonl          the text of the passages
-    corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
-
-The same functions run under two runners: worker processes on this machine (`local_pipeline`), or Apache Beam
-(`beam_pipeline`). Both write the same bytes.
+corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
+corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of another kind
+corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
+corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
+corpus/passages-*.jsonl          the text of the passages
+corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
 """
 
 import collections
@@ -25,11 +22,12 @@ from retrieval.data.corpora import corpus_kind, passages
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.corpus_kind import Source
 from retrieval.data.shards import local_pipeline, shard_steps
-from retrieval.data.shards.shard_steps import LOCAL, Settings
+from retrieval.data.shards.shard_steps import Settings
 from retrieval.data.tokenizers import vocabularies
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
+_REMEDY = "raise config.prepare.longest_passage"
 _PIECE = 1 << 16  # characters of a paragraph that are looked at, or not, for the vocabulary
 
 
@@ -40,14 +38,9 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
       UserError: the source cannot be read, or holds no passage.
     """
     files.remove_temporaries(folder)
-    _remove_articles_of(folder, "beam-*" if settings.runner == LOCAL else "[0-9]*")
-    if settings.runner == LOCAL:
-        pipeline = local_pipeline
-    else:
-        from retrieval.data.shards import beam_pipeline as pipeline
-    counts, examples = pipeline.write_articles(source, folder, settings)
+    counts, examples = local_pipeline.write_articles(source, folder, settings)
     _vocabulary(folder, settings, counts)
-    counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
+    counts.update(local_pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
         remedy = f"give longer texts, or lower config.prepare.least_passage={settings.limits.least}"
         raise UserError(f"no passage came out of config.corpus ({_counted(counts)}): {remedy}")
@@ -58,13 +51,6 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     return statistics
 
 
-def _remove_articles_of(folder: Path, names: str) -> None:
-    """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
-    if paths := list((folder / "articles").glob(names)):
-        for path in (*paths, folder / shard_steps.WORK):
-            files.remove(path)
-
-
 def _counted(counts: Mapping[str, int]) -> str:
     """What was counted of the pages, for errors."""
     return ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()) if count) or "no page was read"
@@ -73,22 +59,21 @@ def _counted(counts: Mapping[str, int]) -> str:
 def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> None:
     if settings.vocabulary is not None:
         vocabulary = vocabularies.load(settings.vocabulary)
-    elif not vocabularies.find(folder):
-        kind = vocabularies.TRAINED[settings.vocab_kind]
+    elif vocabularies.find(folder):
+        return
+    else:
+        texts, kind = _sample_texts(folder, budget=16 << 20), vocabularies.TRAINED[settings.vocab_kind]
         try:
-            vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
+            vocabulary = kind.train(texts, settings.vocab_size, settings.lower_case)
         except UserError as error:
             raise UserError(f"config.corpus: {error} ({_counted(counts)})") from error
-    else:
-        return
     vocabulary.save(folder / vocabulary.FILE)
 
 
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
     """About `budget` characters of the paragraphs: enough to count word pieces by.
 
-    A hash chooses them, in pieces of which none is long: runners write articles in other orders, and a book may be one
-    paragraph.
+    A hash chooses them, in pieces of which none is long: a book may be one paragraph.
     """
     every = max(1, sum(path.stat().st_size for path in corpus_kind.article_files(folder)) // budget)
     for article in itertools.chain.from_iterable(map(corpus_kind.read_articles, corpus_kind.article_files(folder))):
@@ -109,10 +94,8 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
         last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
         last_buckets = sorted((int(name.rpartition(" ")[2]), counts.pop(name)) for name in last)
         tasks[task] = {"pairs": pairs, "last_buckets": {str(bucket): count for bucket, count in last_buckets}}
-        means = {
-            f"{side}_tokens": round(sum / max(pairs, 1), 2) for side, sum in (("query", query), ("document", document))
-        }
-        tasks[task] |= {"tokens": round(query + document), **means}
+        means = (("query_tokens", query), ("document_tokens", document))
+        tasks[task] |= {"tokens": round(query + document)} | {name: round(n / max(pairs, 1), 2) for name, n in means}
     broken = sorted(name for name in counts if name.startswith("broken: "))
     plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
     problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]
@@ -123,13 +106,9 @@ def _losses(counts: collections.Counter) -> Iterator[str]:
     """What is lost to an unusual degree, and what helps."""
     tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
     if cut > _MOST_CUT * tokens:
-        yield (
-            f"{cut / tokens:.1%} of the tokens are cut off: {counts[passages.LONG_SENTENCES]:,} of "
-            f"{counts[passages.SENTENCES]:,} sentences are longer than a passage; raise config.prepare.longest_passage"
-        )
+        sentences = f"{counts[passages.LONG_SENTENCES]:,} of {counts[passages.SENTENCES]:,} sentences"
+        yield f"{cut / tokens:.1%} of the tokens are cut off: {sentences} are longer than a passage; {_REMEDY}"
     alone = counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"]
     if alone > _MOST_ALONE * counts["passages"]:
-        yield (
-            f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair; raise "
-            "config.prepare.longest_passage or config.prepare.shortest_paragraph"
-        )
+        what = f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair"
+        yield f"{what}; {_REMEDY} or config.prepare.shortest_paragraph"

@@ -114,10 +114,9 @@ def _prompt(data: Mapping[str, Any], vocabulary: Vocabulary, side: str) -> tuple
     # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
     ids = [vocabulary.tokens.index(prefix)] if is_token else vocabulary.encode(prefix.rstrip()) if prefix else []
     if ids and vocabulary.template.size() + len(ids) >= length:
-        raise UserError(
-            f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {vocabulary.template.size()} special ones no "
-            f"token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
-        )
+        remedy = f"no token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+        special = f"{vocabulary.template.size()} special ones"
+        raise UserError(f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {special} {remedy}")
     is_apart = is_token or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
     return tuple(ids), "" if is_token else prefix, is_apart
 

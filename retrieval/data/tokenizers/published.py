@@ -129,10 +129,8 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     added |= read_object(path.with_name(_ADDED)).keys()
     is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
     if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
-        raise UserError(
-            f"{beside}: tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make ids in a way of "
-            f"their own; {_WAY_OUT}, or add the tokenizer.json that transformers writes"
-        )
+        what = f"tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make other ids"
+        raise UserError(f"{beside}: {what}; {_WAY_OUT}, or add the tokenizer.json that transformers writes")
     return kind
 
 

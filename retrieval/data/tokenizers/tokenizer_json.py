@@ -189,10 +189,8 @@ def _around(processor: Any, ids: set[int]) -> tuple[list[int], list[int], PairTe
     single, both = probe.encode("a"), probe.encode("a", "a")
     parts = _parted(single, 1)
     if not parts or any(single.type_ids) or len(single.ids) > _MOST_AROUND or not ids >= {*itertools.chain(*parts)}:
-        raise ValueError(
-            "post_processor has the text twice or not at all, gives it another token type than 0, or puts ids around "
-            f"it that its model has not, or more than {_MOST_AROUND}"
-        )
+        what = "has the text twice or not at all, with a token type, or in unknown ids, or in more than"
+        raise ValueError(f"post_processor {what} {_MOST_AROUND}")
     (before, behind), pair, types = parts, _parted(both, 2), both.type_ids
     first, second = (len(pair[0]), len(pair[0]) + 1 + len(pair[1])) if pair else (0, 0)
     if not pair or types[first] or types != sorted(types) or types[-1] != types[second] or types[-1] > 1:
