@@ -56,6 +56,7 @@ setup(
         "tqdm",
     ],
     extras_require={
+        "beam": ["apache-beam"],
         "cuda12": ["jax[cuda12]"],
         "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
@@ -80,6 +81,9 @@ setup(
             "tensorflow-text==2.20.1",
         ],
         "test": [
+            "apache-beam",
+            "importlib_resources",
+            "tensorflow-datasets",
             "pytest",
             "pytest-xdist",
             "pyright[nodejs]",

@@ -45,8 +45,6 @@ REMOVED: dict[str, str] = {
     "late.fde_index": "MUVERA's vectors are searched exactly; leave it out.",
     "late.pool": "A candidate keeps the vector of every token; config.late.stored makes them smaller. Leave it out.",
     "late.retrieved": "XTR's search is gone; config.late.fde is an index of token vectors. Leave it out.",
-    "prepare.beam_options": "Processes of one machine prepare a corpus, config.prepare.workers; leave it out.",
-    "prepare.runner": "Processes of one machine prepare a corpus, config.prepare.workers; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.validate_negatives": "A reranker is validated on 20 candidates of BM25 beside the positives; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",

@@ -39,6 +39,9 @@ from retrieval.config.fields import (
     whole_numbers,
 )
 
+_BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
+_RUNNERS = ("local", *_BEAM)
+_RUNNER = Kind("runner", lambda value: value in _RUNNERS or "." in value, lambda: _RUNNERS)  # Beam takes any class
 _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
 _K1_B = tuple_of("k1 and b, numbers from 0 on, such as 0.9,0.4, or ()", NOT_NEGATIVE.fits, (0, 2).__contains__)
 _FIRST_LAST = tuple_of("the first and the last step, such as 10,15, or ()", whole(0).fits, (0, 2).__contains__)
@@ -88,7 +91,9 @@ declare(
 )
 declare(
     "prepare",
-    workers=Field(2, whole(1), "processes that prepare the corpus"),
+    runner=Field("local", _RUNNER, "local, or a Beam runner, such as DataflowRunner or a class's dotted name"),
+    beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
+    workers=Field(2, whole(1), "processes of the local runner"),
     shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
     shard_size=Field(
         0.0,

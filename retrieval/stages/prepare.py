@@ -1,6 +1,7 @@
 """The stage `prepare`: a corpus to shards."""
 
 import contextlib
+import importlib.util
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from retrieval.config.fields import values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
+from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.runs.fitting import data_warnings
 from retrieval.runs.fitting.examples import check_shards, unlabelled
@@ -33,6 +35,8 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         vocab_kind=fields.vocab_kind,
         num_shards=number_of_shards(config, run.lock),
         limits=Limits(fields.longest_passage, fields.shortest_paragraph, fields.least_passage, fields.across_sections),
+        runner=fields.runner,
+        beam_options=tuple(fields.beam_options),
         workers=fields.workers,
     )
     kind, _ = corpus_kind.kind_of(config.corpus)
@@ -85,6 +89,14 @@ def check_settings(config: ConfigDict) -> None:
             raise UserError(
                 f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
                 f"{prepare.longest_passage}: lower the first or raise the second"
+            )
+    if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
+        raise libraries.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
+    for option in prepare.beam_options:
+        if not option.startswith("--"):
+            raise UserError(
+                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
+                "\"('--region=europe-west4',)\""
             )
 
 
