@@ -68,6 +68,8 @@ setup(
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
+        # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
+        "tfds": ["tensorflow-datasets", "importlib_resources"],
         "tpu": ["jax[tpu]"],
         "train": [
             "clu",

@@ -24,7 +24,7 @@ from support import google_checkpoint, toy_corpus
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.data.corpora import wikipedia
+from retrieval.data.corpora import tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
@@ -345,3 +345,15 @@ def test_a_growing_archive_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", data=np.zeros(1 << 20))
     with pytest.raises(UserError, match="compressed"):
         files.read_arrays(tmp_path / "bomb.npz", "")
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "type"])
+def test_prepared_data_names_no_code_to_import(key, tmp_path, monkeypatch):
+    version = tmp_path / "data" / "squad" / "plain_text" / "1.0.0"
+    features = {"features": {"features": {"id": {key: "strangers_module.Feature"}}}}
+    files.write_json(version / "features.json", features)
+    (tmp_path / "strangers_module.py").write_text(f"import os; os.mkdir({str(tmp_path / 'marker')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"asks for the code of 'strangers_module\.Feature'"):
+        next(iter(tfds_source.examples(f"tfds:squad?data_dir={tmp_path / 'data'}", "squad")))
+    assert not (tmp_path / "marker").exists()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import foreign_json, text_files
 from retrieval.common.runtime import hashing
-from retrieval.data.corpora import sentences
+from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
@@ -52,7 +52,7 @@ class Paragraph:
 def read_squad(
     paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
 ) -> beir.RetrievalSet:
-    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz).
+    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
     white space. The paper's Table 2 counts its 97,888 queries so.
@@ -60,11 +60,14 @@ def read_squad(
     An answer that is not at its `answer_start` is looked for in the paragraph. It is taken from there if it occurs
     exactly once, and otherwise left out. What is left out is counted in the log.
 
+    From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
+
     Args:
       is_asked: whether an article's paragraphs and questions are taken, by its title. The log counts the others.
 
     Raises:
-      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question.
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
+        `tfds_source.examples`.
     """
     articles: dict[str, bool] = {}
     of_files = (paragraph for path in paths for paragraph in paragraphs(path))
@@ -174,13 +177,26 @@ def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
 
 
 def paragraphs(path: Path | str) -> Iterator[Paragraph]:
-    """The paragraphs of a SQuAD file, in their order."""
+    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order."""
+    if tfds_source.is_source(path):
+        yield from _tfds_paragraphs(str(path))
+        return
     content = text_files.whole_json(Path(path))
     root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         at = f"{path}: article {i} ('{_name(article, 'title')}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
             yield _paragraph(paragraph, f"{at}, paragraph {j}", _name(article, "title"))
+
+
+def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
+    """TFDS holds one example per question; those of a paragraph are brought together again."""
+    by_context: dict[str, list[Any]] = {}
+    for example in tfds_source.examples(source, "squad"):
+        by_context.setdefault(example["context"], []).append(example)
+    for context, questions in by_context.items():
+        title = questions[0]["title"]
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{title}'", title)
 
 
 def _paragraph(record: Any, at: str, article: str) -> Paragraph:
@@ -220,6 +236,7 @@ class _OfSquad(SetFormat):
         '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
+    tfds = "squad"
     is_answered = True
 
     def check_path(self, path: Path, options: Options) -> None:
@@ -231,8 +248,8 @@ class SquadFiles(_OfSquad):
     """The format 'reqa'."""
 
     name = "reqa"
-    what = "SQuAD v1.1 as ReQA"
-    setting = "--config.sets.reqa=FILE.json,…"
+    what = "SQuAD v1.1, or TFDS, as ReQA"
+    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     options = ("sets.known_articles", *SENTENCES)
 
     def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
