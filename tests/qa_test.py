@@ -92,10 +92,8 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['a']\nq\t__import__('os')\n", r"line 2: the answers are no Python list \(ValueError\)"),
         ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
-        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: an example of DPR .* config\.sets\.labelled"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
-        ("1048585\t0\t7187155\t1\n", r"line 1: no question of CuratedTREC: 4 fields between tabs"),
         ('{"question": "q", "answer": []}', r"not one question with an answer"),
     ],
 )
@@ -122,9 +120,9 @@ def test_passages_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
+        (PASSAGES.splitlines()[0], r"psgs\.tsv: no line in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
-        (PASSAGES + "1\ta\tb\n", r"line 6: its id is there twice"),
+        (PASSAGES + "1\ta\tb\n", r"line 6: the id '1' is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),
         (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; mend the row"),
     ],

@@ -54,9 +54,9 @@ def test_topics_have_their_number_and_their_text_in_many_places(tmp_path, kind):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TOPICS.replace("302", ""), r"line 11: the topic has no <num>"),
-        (TOPICS.replace("Polio &amp; law", ""), r"line 11: the topic has no <title>"),
-        (TOPICS.replace("302", "301"), r"line 11: the number '301' is there twice"),
+        (TOPICS.replace("302", ""), r"topic 2: no <num>"),
+        (TOPICS.replace("Polio &amp; law", ""), r"topic 2: no <title>"),
+        (TOPICS.replace("302", "301"), r"topic 2: the number '301' is there twice"),
         ("<topics>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
         (b"<top>\n\xff", r"topics\.txt, line 2: not UTF-8"),
     ],
@@ -107,11 +107,11 @@ def test_a_sets_texts_stay_on_disk(tmp_path, caplog):
     [
         ("qrels", "301 0 d1\n", r"qrels\.txt, line 1: 3 fields, expected 4: query id, 0, candidate id, grade"),
         ("qrels", "301 0 d1 1_0\n", r"qrels\.txt, line 1: the score '1_0' is not an integer"),
-        ("qrels", "301 0 d1 0\n999 0 d1 1\n", r"qrels\.txt: no grade of the queries that are asked is above 0"),
+        ("qrels", "301 0 d1 0\n999 0 d1 1\n", r"qrels\.txt: no candidate in .*c\.tsv has a grade above 0"),
         ("qrels", "301 0 d1 1\n301 0 d1 2\n", r"qrels\.txt, line 2: query '301' and candidate 'd1' are judged twice"),
         ("qrels", "0301 0 d1 1\n", r"qrels\.txt: none of its 1 queries is in .*topics\.txt.*written alike"),
         ("qrels", "301 0 d1 1\n302 0 d8 0\n", r"qrels\.txt, line 2: the candidate 'd8' is not in .*c\.tsv"),
-        ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: its id is there twice"),
+        ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: the id 'd1' is there twice"),
     ],
 )
 def test_a_broken_collection(tmp_path, name, text, message):
@@ -125,7 +125,8 @@ def test_real_judgements_and_topics(shared_data, caplog):
     folder = shared_data / "msmarco"
     topics = trec.read_queries(folder / "topics.dl19-passage.txt")
     path = folder / "qrels.dl19-passage.txt"
-    qrels = relevance.read(path, relevance.judgements(path, of_trec=True))
+    rows = list(relevance.judgements(path, of_trec=True))
+    qrels = relevance.read(path, rows, topics, {row[2] for row in rows}, "c")
     assert topics["156493"] == "do goldfish grow" and set(topics) == set(qrels) and len(topics) == 43
     assert sum(map(len, qrels.values())) == 9260 and not caplog.text
-    assert {grade for grades in qrels.values() for grade, _ in grades.values()} == {0, 1, 2, 3}
+    assert {grade for grades in qrels.values() for grade in grades.values()} == {0, 1, 2, 3}
