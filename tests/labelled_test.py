@@ -163,7 +163,7 @@ def test_lines_of_tables_that_come_again_count_once(tmp_path, caplog):
     for _ in range(2):
         assert [each.id for each in msmarco.read_collection(collection)] == ["p1", "p2", "p3"]
     assert msmarco.read_queries(write(tmp_path / "q.tsv", queries)) == {"1": "first?", "2": "second?"}
-    assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 queries are there a") == 1
+    assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 lines are there a") == 1
 
 
 @pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz", "collection.utf-16"])
@@ -195,8 +195,8 @@ def test_triples_of_ids(tmp_path, name):
         ("ids.tsv", "1\tp1\n", r"ids\.tsv, line 1: 2 fields, expected 3 between tabs: query id, positive id"),
         ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not among those of"),
         ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the document 'p9' is not in the collection"),
-        ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
-        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its id is there twice, with something else at line 1"),
+        ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the id '1' is there twice"),
+        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: the id 'p1' is there twice, with something else"),
     ],
 )
 def test_broken_files_of_ids(tmp_path, name, text, message):

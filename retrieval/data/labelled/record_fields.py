@@ -34,7 +34,6 @@ _NEGATIVE_ID = re.compile(r"negative_ids?(_\d+)?")
 PREMISES = ("premise", "hypothesis")
 _TWO = (("sentence1", "sentence2"), PREMISES)
 _TEXT, _LABEL = "text", "label"
-NO_MATTER = ("docid", "_id", "id", *_USUAL["query_id"])  # a query needs no id
 _SHOWN = 40  # characters of a field's name in an error: it may be a text
 
 TUPLE, DOCUMENTS, TWO, CLASS = "tuple", "documents", "two", "class"  # what a record is
@@ -90,8 +89,7 @@ class Shape(NamedTuple):
 
 def shape(layout: Layout) -> Shape:
     """What the examples of records are."""
-    is_judged = layout.labels and not layout.negatives
-    named = ", ".join((layout if is_judged else layout._replace(labels="")).fields)
+    named = ", ".join(layout.fields)
     if layout.kind == TWO and layout.scores:
         what = f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse"
         return Shape(what, is_apart=True, has_scores=True, is_scored=True)
@@ -99,8 +97,6 @@ def shape(layout: Layout) -> Shape:
         return Shape(f"documents with a teacher's scores ({named}), for kl_divergence and margin_mse too", True, True)
     if layout.kind == CLASS:
         return Shape(f"texts with a class ({named}): two of one class are a pair")
-    if layout.labels and layout.kind in (TWO, DOCUMENTS):
-        return Shape(f"{'two texts' if layout.kind == TWO else 'documents'} with a judgement ({named})")
     return Shape(f"{'triplets or tuples' if layout.negatives else 'pairs'} ({named})")
 
 
