@@ -101,7 +101,7 @@ def test_an_array_takes_the_memory_of_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ('[{"a": [%s' + '{"b": [' * 200_000, "dpr", r"record 1(: longer than 64 MiB| .*nested too deeply)"),
+        ('[{"a": [%s' + '{"b": [' * 200_000, "dpr", r"record 1: (longer than 64 MiB|.*nested too deeply)"),
         ('{"data": ["%s"]}', "", r"holds more than 0 MiB; split it"),
     ],
 )
@@ -120,9 +120,9 @@ def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypat
     ("text", "message"),
     [
         ("", r"x\.json: begins with '', but a JSON array"),
-        ('[{"a": 1}', r"record 2 \(char 9\): not valid JSON, a comma or the end of the array"),
-        ('[{"a": 1} {"a": 2}]', r"record 2 \(char 10\): not valid JSON, a comma"),
-        ("[" + '{"a":' * 5000, r"record 1 .*nested too deeply"),
+        ('[{"a": 1}', r"record 2: not valid JSON \(the file is cut off\)"),
+        ('[{"a": 1}, [2]]', r"record 2: not an object"),
+        ("[" + '{"a":' * 5000, r"record 1: .*nested too deeply"),
         (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
     ],
 )
@@ -150,8 +150,7 @@ def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
         assert [each.id for each in msmarco.read_collection(path)] == ["p1", "p2", "p3"]
     path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\n")
     assert [each.id for each in msmarco.read_collection(path)] == ["D1"]
-    for kept in ("id\tpassage of a mountain\n", "p1\tpassage\n"):
-        assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", kept)))) == 1
+    assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", "p1\tpassage\n")))) == 1
 
 
 COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"

@@ -65,7 +65,7 @@ def test_likely_patterns_are_told_once_a_file(tmp_path, caplog, value):
     qa.read_questions([write(tmp_path / "f", text)])
     (told,) = caplog.messages
     assert told.startswith(f"{tmp_path / 'f'}: 3 answers look like regular expressions and are read as texts")
-    assert f"'{value}' of the question 'q 2'" in told and told.endswith("set config.sets.qa_patterns=True")
+    assert f"such as '{value}'" in told and told.endswith("set config.sets.qa_patterns=True")
 
 
 def test_texts_with_signs_do_not_look_like_patterns(tmp_path, caplog):

@@ -442,9 +442,9 @@ def test_names_tell_the_split(tmp_path, names, expected):
 
 def test_folders_without_one_train_split(tmp_path):
     for names, message in (
-        ([], r"a folder without a train split, .* name files of labelled examples"),
-        (["data/test-0"], r"name a file, of data/test-0\.parquet"),
-        (["pair/train-0", "triplet/train-0"], r"several data sets, .* of .*pair, .*triplet"),
+        ([], r"needed is one train split, .* there are no such file; name a file"),
+        (["data/test-0"], r"there are data/test-0\.parquet; name a file"),
+        (["pair/train-0", "triplet/train-0"], r"there are pair/train-0\.parquet, triplet/train-0\.parquet"),
     ):
         for name in names:
             as_parquet(tmp_path / f"{name}.parquet", [TRIPLE])

@@ -161,11 +161,9 @@ class Groups:
           pool: negatives that an example keeps.
         """
         for query, parts in self._parts(collections.Counter()):
-            if not self._keeps(query):
-                continue
-            left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
-            for part in parts:
-                yield self._merge(query, [part], pool, left)[0]
+            if self._keeps(query):
+                left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
+                yield from (self._merge(query, [part], pool, left)[0] for part in parts)
 
     def _parts(self, left_out: collections.Counter) -> Iterator[tuple[str, list]]:
         """Every query with its examples, as the sorter has them; counts the queries that are left out."""

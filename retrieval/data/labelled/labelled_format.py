@@ -177,19 +177,15 @@ def _files(named: str) -> Sequence[Path]:
 
 
 def _train_split(folder: Path) -> list[Path]:
-    paths = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
-    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    split_of = {path: _split(path.relative_to(folder)) for path in paths}
-    chosen = [path for path, split in split_of.items() if split and split["train"]] if any(split_of.values()) else paths
-    if not chosen:
-        there = listed(str(path.relative_to(folder)) for path in paths)
-        raise UserError(
-            f"{folder}: a folder without a train split, train-*{parquet_files.SUFFIX}, in config.pairs.files; "
-            + (f"name a file, of {there}" if there else "name files of labelled examples, or a folder of Parquet")
-        )
-    if len(subsets := sorted({str(path.parent) for path in chosen})) > 1:
-        raise UserError(f"{folder}: several data sets, in config.pairs.files; name one folder, of {listed(subsets)}")
-    return chosen
+    names = [path.relative_to(folder) for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    split_of = {name: _split(name) for name in names}
+    chosen = [name for name, split in split_of.items() if split and split["train"]] if any(split_of.values()) else names
+    if len({name.parent for name in chosen}) != 1:
+        there = listed(map(str, chosen or names)) or "no such file"
+        needed = f"needed is one train split, train-*{parquet_files.SUFFIX}, and there are {there}"
+        raise UserError(f"{folder}: {needed}; name a file or one folder in config.pairs.files")
+    return [folder / name for name in chosen]
 
 
 def _split(path: Path) -> re.Match[str] | None:

@@ -203,17 +203,16 @@ class _Records:
         self._keep_lone = keep_lone
         self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
         self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
-        keys, counts, queries = array.array("Q"), array.array("d"), array.array("Q")
+        keys, counts, self._queries = array.array("Q"), array.array("d"), set[int]()
 
         def counted() -> Iterator[Example]:
             for group in groups:
-                queries.append(hashing.number(group.query))
+                self._queries.add(hashing.number(group.query))
                 self.left_out += len(group.positives[positives:]) if positives and not apart else 0
                 yield group
 
         own = known_of(counted())
         self.known = known or own
-        self._queries = np.unique(np.asarray(queries))
         for example in self.examples():
             golds, negatives = example[1:3]
             self.pairs += len(golds)
@@ -235,17 +234,12 @@ class _Records:
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
         if self._apart:
-            return (example for example in self._apart() if self._has_query(example.query))
+            return (example for example in self._apart() if hashing.number(example.query) in self._queries)
         return map(self._first, self._groups)
 
     def _first(self, group: Example) -> Example:
         kept, count = group.positives[: self._positives], len(group.positives)
         return group._replace(positives=kept, scores=group.scores[: len(kept)] + group.scores[count:])
-
-    def _has_query(self, query: str) -> bool:
-        number = np.uint64(hashing.number(query))
-        place = np.searchsorted(self._queries, number)
-        return bool(place < len(self._queries) and self._queries[place] == number)
 
     def made(
         self,

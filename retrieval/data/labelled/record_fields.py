@@ -113,31 +113,28 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
     """
     usual = {ours: tuple(name for name in theirs if name in there) for ours, theirs in _USUAL.items()}
     scores, label = usual["score"][:1], "".join(usual["label"][:1])
+    judged = "" if scores else label
     if not usual["query"]:
         if pair := next((pair for pair in _TWO if set(pair) <= set(there)), None):
-            return Layout(TWO, pair[0], pair[1:], (), scores, "" if scores else label)
+            return Layout(TWO, pair[0], pair[1:], (), scores, judged)
         if _TEXT in there and _LABEL in there:
             return Layout(CLASS, _TEXT, labels=_LABEL)
-    has_texts = usual["query"] and any(name in there for name in (*_USUAL["positive"], *_USUAL["documents"], *_PAIRED))
-    positives, documents = (usual[name] for name in ("positive", "documents"))
+    positives, documents, ids = usual["positive"], usual["documents"], (False, False)
+    has_texts = usual["query"] and (positives or documents or not set(_PAIRED).isdisjoint(there))
     if not has_texts and (usual["query"] or usual["query_id"]) and (usual["positive_id"] or usual["document_ids"]):
-        query = (usual["query"] or usual["query_id"])[0]  # it may be a text all the same
         ids, positives, documents = (True, not usual["query"]), usual["positive_id"], usual["document_ids"]
-    else:
-        query, ids = _one(there, _USUAL["query"], at), (False, False)
+    query = usual["query_id"][0] if ids[1] else _one(there, _USUAL["query"], at)
     if documents and not positives:
         if not (scores or label):
             raise UserError(f"{at}: {documents[0]} without scores or labels, one is needed; there are {shown(there)}")
-        return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
-    if ids[0]:
-        negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
-        return Layout(TUPLE, query, positives, negatives, scores if negatives else (), ids=ids)
-    positive = _one(there, _USUAL["positive"] + (() if positives else _PAIRED), at)
-    negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
-    if not negatives and "score" in names:
-        return Layout(TWO, query, (positive,), (), scores)
-    scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
-    return Layout(TUPLE, query, (positive,), negatives, scores if negatives else (), label)
+        return Layout(DOCUMENTS, query, documents[:1], (), scores, judged, ids)
+    negatives = tuple(name for name in there if (_NEGATIVE_ID if ids[0] else _NEGATIVE).fullmatch(name))
+    if not ids[0]:
+        positives = (_one(there, _USUAL["positive"] + (() if positives else _PAIRED), at),)
+        if not negatives and "score" in names:
+            return Layout(TWO, query, positives, (), scores)
+        scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
+    return Layout(TUPLE, query, positives, negatives, scores if negatives else (), "" if ids[0] else label, ids)
 
 
 def named(value: str) -> dict[str, str]:

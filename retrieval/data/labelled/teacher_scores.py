@@ -99,8 +99,8 @@ class TeacherScores:
 
     def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores [N], NaN where there is none."""
-        by_text = self._of_keys([_key_of_text(query, text.title, text.text) for text in texts])
-        by_id = self._of_keys([_key_of_id(query, text.id) for text in texts])
+        by_text = self._of_keys([_key(query, "", text.title, text.text) for text in texts])
+        by_id = self._of_keys([_key(query, text.id) for text in texts])
         return np.where(np.isnan(by_id), by_text, by_id)
 
     def _of_keys(self, keys: Sequence[int]) -> np.ndarray:
@@ -117,17 +117,10 @@ def _parse(line: str, at: str) -> tuple[int, float]:
     id = "" if id is None else scalars.of_value(id, "docid", at)
     if not isinstance(record, dict) or not (id or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
-    query = text_files.string(record, "query", at)
-    score = scalars.score(record.get("score"), "score", at)
-    if id:
-        return _key_of_id(query, id), score
-    title = text_files.string(record, "title", at, default="")
-    return _key_of_text(query, title, text_files.string(record, "text", at)), score
+    texts = [] if id else [text_files.string(record, "title", at, default=""), text_files.string(record, "text", at)]
+    key = _key(text_files.string(record, "query", at), id, *texts)
+    return key, scalars.score(record.get("score"), "score", at)
 
 
-def _key_of_id(query: str, id: str) -> int:
-    return hashing.number(query, "id", id)
-
-
-def _key_of_text(query: str, title: str, text: str) -> int:
-    return hashing.number(query, "text", title, text)
+def _key(query: str, id: str, *texts: str) -> int:
+    return hashing.number(query, "text", *texts) if texts else hashing.number(query, "id", id)

@@ -55,21 +55,16 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
         return Answers(tuple(pattern for pattern, one in zip(patterns, compiled) if not one.search("")), True)
 
 
-def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[str, Answers], way_out: str) -> None:
+def warn_of_patterns(path: Path, answers: Mapping[str, Answers], way_out: str) -> None:
     """Warns in the log of answers that are read as texts and look like CuratedTREC's regular expressions.
 
     Args:
-      queries: question id -> question, and `answers` its answers.
       way_out: what to do if they are some.
     """
-    texts = [(id, value) for id, own in answers.items() if not own.are_patterns for value in own.values]
-    if like := [(id, value) for id, value in texts if _OF_PATTERNS.search(value)]:
-        id, value = like[0]
-        _log.warning(
-            "%s: %d answers look like regular expressions and are read as texts, which hardly any passage holds; the "
-            "first is '%s' of the question '%s': if they are, %s",
-            *(path, len(like), foreign_text.shown(value), queries[id], way_out),
-        )
+    values = [value for own in answers.values() if not own.are_patterns for value in own.values]
+    if like := [value for value in values if _OF_PATTERNS.search(value)]:
+        what = "%s: %d answers look like regular expressions and are read as texts, such as '%s': if they are, %s"
+        _log.warning(what, path, len(like), foreign_text.shown(like[0]), way_out)
 
 
 def words(text: str) -> str:

@@ -77,12 +77,9 @@ def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
 
 def _candidates(source: str) -> Iterator[Candidate]:
     with _named(source):
-        yield from map(_candidate, _opened(source).docs_iter())
-
-
-def _candidate(document: Any) -> Candidate:
-    has_text = hasattr(document, "text")
-    return Candidate(document.doc_id, getattr(document, "title", "") or "" if has_text else "", _text(document))
+        for document in _opened(source).docs_iter():
+            title = getattr(document, "title", "") if hasattr(document, "text") else ""
+            yield Candidate(document.doc_id, title or "", _text(document))
 
 
 def _text(record: Any) -> str:

@@ -32,7 +32,7 @@ class LabelledSets(SetFormat):
                 own = grouping.evaluation_set(_name(path), groups)
             counts.log(str(path))
             way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
-            answers.warn_of_patterns(path, own.queries, own.answers, way_out)
+            answers.warn_of_patterns(path, own.answers, way_out)
             yield own
 
     def names(self, value: str) -> list[str]:

@@ -5,11 +5,10 @@
     queries.*.tsv          query id, query
 
 Fields are between tabs, and quotation marks mean nothing. A collection is of passages or of documents, as its first
-line is. The url of a document stands before its title. A first line that names the columns is passed over, as of
-pid and passage; MS MARCO's own files have none.
+line is. The url of a document stands before its title. A first line whose id is called `pid` or the like names the
+columns, and is passed over; MS MARCO's own files have none.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,9 +20,6 @@ from retrieval.data.sets.beir import Candidate
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
 Rows = Iterator[tuple[str, list[str]]]  # the fields of each line, after the place where it stands
-_BEHIND_ID = re.compile(  # what people call the columns behind an id
-    r"\s*(?:query|question|passage|document|text|contents?|body|title|url)(?:[ _-]text)?\s*", re.IGNORECASE
-)
 
 
 def read_collection(path: Path) -> Iterator[Candidate]:
@@ -39,14 +35,14 @@ def read_collection(path: Path) -> Iterator[Candidate]:
 
 
 def _collection_rows(path: Path) -> Rows:
-    names, is_first = (), True
-    for at, line in text_files.lines(path):
-        if not names and not (names := _COLLECTIONS.get(line.count("\t") + 1, ())):
+    names = ()
+    for number, (at, line) in enumerate(text_files.lines(path)):
+        row = line.split("\t")
+        if not (names := names or _COLLECTIONS.get(len(row), ())):
             known = ", or ".join(f"{number} between tabs: {', '.join(each)}" for number, each in _COLLECTIONS.items())
-            raise UserError(f"{at}: {line.count(chr(9)) + 1} fields, expected {known}")
-        if not (is_first and _names_columns(line)):
-            yield at, fields(line.split("\t"), names, at)
-        is_first = False
+            raise UserError(f"{at}: {len(row)} fields, expected {known}")
+        if number or not text_files.names_ids(row[0]):
+            yield at, fields(row, names, at)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -55,7 +51,7 @@ def read_queries(path: Path) -> dict[str, str]:
     rows = (
         (at, fields(line.split("\t"), ("query id", "query"), at))
         for number, (at, line) in enumerate(lines)
-        if number or not _names_columns(line)
+        if number or not text_files.names_ids(line.partition("\t")[0])
     )
     return {
         beir.check_id(id, "query id", at): text_files.required(text, f"query '{id}'", at)
@@ -75,12 +71,6 @@ def distinct(path: Path, rows: Rows, needed: str) -> Rows:
         yield at, row
     if is_empty:
         raise UserError(f"{path}: no line in it; lines of {needed} are needed")
-
-
-def _names_columns(line: str) -> bool:
-    """Whether a line of a collection or of queries has the names of its fields in their place."""
-    id, *others = line.split("\t")
-    return text_files.names_ids(id) and bool(others) and all(map(_BEHIND_ID.fullmatch, others))
 
 
 def fields(values: list[str], names: Sequence[str], at: str) -> list[str]:

@@ -113,7 +113,7 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
         counts["questions without an answer, left out"] = len(own) - len(known)
         for what, number in (+counts).items():
             _log.warning("%s: %d %s", path, number, what)
-        answer.warn_of_patterns(path, queries, known, "set config.sets.qa_patterns=True")
+        answer.warn_of_patterns(path, known, "set config.sets.qa_patterns=True")
     return {id: queries[id] for id in answers if answers[id].values}, {
         id: own for id, own in answers.items() if own.values
     }
@@ -139,7 +139,6 @@ def _answered(path: Path, are_patterns: bool) -> Iterator[tuple[Record, Answers]
 
 
 def _of_objects(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Record]:
-    """NQ-open, FiD, WebQuestions and EntityQuestions: fields by the names of each."""
     for at, record in records:
         question, answers = (
             "question" if "question" in record else "qText",
@@ -147,6 +146,14 @@ def _of_objects(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Recor
         )
         id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
         yield at, id, text_files.string(record, question, at), text_files.strings(record, answers, at)
+
+
+def _nq_open(path: Path) -> Iterator[Record]:
+    return _of_objects(text_files.objects(path, _NQ_OPEN))
+
+
+def _web_questions(path: Path) -> Iterator[Record]:
+    return _of_objects(json_array.read(path))
 
 
 def _dpr_questions(path: Path) -> Iterator[Record]:
@@ -184,31 +191,15 @@ def _quoted_rows(path: Path, names: Sequence[str]) -> msmarco.Rows:
         yield at, msmarco.fields(values, names, at)
 
 
+_WEB_QUESTIONS = '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]'
+_CURATED_TREC = "1⇥factoid⇥q⇥Mt\\.? Everest"
+_DPR_FILES, _TREC_FILES = "nq-test.qa.csv, topics.dpr.nq.dev.txt", "large2470-test.tsv"
 QUESTIONS = {
-    "dpr": QuestionFormat(
-        "DPR's questions, TSV with a Python list",
-        "nq-test.qa.csv, topics.dpr.nq.dev.txt",
-        "q⇥['a', 'b']",
-        _dpr_questions,
-    ),
-    "nq_open": QuestionFormat(
-        "NQ-open, JSON lines",
-        "NQ-open.dev.jsonl",
-        _NQ_OPEN,
-        lambda path: _of_objects(text_files.objects(path, _NQ_OPEN)),
-    ),
-    "web_questions": QuestionFormat(
-        "WebQuestions, one array",
-        "test.json",
-        '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]',
-        lambda path: _of_objects(json_array.read(path)),
-    ),
+    "dpr": QuestionFormat("DPR's questions, TSV with a Python list", _DPR_FILES, "q⇥['a', 'b']", _dpr_questions),
+    "nq_open": QuestionFormat("NQ-open, JSON lines", "NQ-open.dev.jsonl", _NQ_OPEN, _nq_open),
+    "web_questions": QuestionFormat("WebQuestions, one array", "test.json", _WEB_QUESTIONS, _web_questions),
     "curated_trec": QuestionFormat(
-        "CuratedTREC, TSV with regular expressions",
-        "large2470-test.tsv",
-        "1⇥factoid⇥q⇥Mt\\.? Everest",
-        _curated_trec,
-        has_patterns=True,
+        "CuratedTREC, TSV with regular expressions", _TREC_FILES, _CURATED_TREC, _curated_trec, has_patterns=True
     ),
 }
 
