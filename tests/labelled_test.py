@@ -87,17 +87,6 @@ def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
         assert [value for _, value in found] == records and found[7][0] == f"{path}, record 8"
 
 
-def test_an_array_takes_the_memory_of_a_record(tmp_path):
-    """8 MB in records of 20 kB."""
-    record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
-    path = write(tmp_path / "x.json", "[" + ",".join([record] * 400) + "]")
-    tracemalloc.start()
-    count = sum(1 for _ in read("dpr", path, Counts()))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert count == 400 and path.stat().st_size > 8e6 and peak < 3e6
-
-
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
@@ -155,14 +144,6 @@ def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
 
 COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
 QUERIES = "1\tfirst?\n2\tsecond?\n"
-
-
-def test_lines_of_tables_that_come_again_count_once(tmp_path, caplog):
-    collection, queries = write(tmp_path / "c.tsv", COLLECTION + "p2\t\u2028two\x85\rand\n"), QUERIES + "1\tfirst?\n"
-    for _ in range(2):
-        assert [each.id for each in msmarco.read_collection(collection)] == ["p1", "p2", "p3"]
-    assert msmarco.read_queries(write(tmp_path / "q.tsv", queries)) == {"1": "first?", "2": "second?"}
-    assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 lines are there a") == 1
 
 
 @pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz", "collection.utf-16"])

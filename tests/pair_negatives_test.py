@@ -1,16 +1,14 @@
 """Negatives of pairs by an embedder: against loops in float64, files that are read again, kills, and bad input."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from support import embedder_folders
-from support.exported import work_directory
 
 import configs.mine
 import retrieval
-from retrieval import LOCK, main
+from retrieval import LOCK
 from retrieval.common.errors import UserError
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
@@ -185,11 +183,6 @@ def test_a_reranker_takes_the_place_of_the_scores(asked, examples, texts, rerank
     assert found
 
 
-def test_a_work_directory_is_a_model(asked, tmp_path):
-    changes = {"mine.model": str(work_directory(tmp_path / "model").folder), "mine.relative_margin": 0.0}
-    assert len(mined(asked(tmp_path / "run", **changes))) == 20
-
-
 BAD = [
     ({"mine.format": "tripel"}, "config.mine.format.*triplet"),
     ({"mine.negatives": 500, "mine.last": 600, "mine.format": "n-tuple"}, "no question has config.mine.negatives=500"),
@@ -219,9 +212,3 @@ def test_bad_input_is_told_in_a_sentence(asked, model, reranker, tmp_path, chang
     }
     with pytest.raises(UserError, match=message):
         mined(asked(tmp_path / "run", **changes))
-
-
-def test_the_old_command_names_the_config(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["retrieval", "mine", "x.jsonl", "--out=y"])
-    with pytest.raises(SystemExit, match="--config=mine:MODEL"):
-        main.program()

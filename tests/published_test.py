@@ -128,25 +128,6 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
     assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
-@pytest.mark.long
-def test_a_set_is_trained_on_by_its_own_files(model, tmp_path, caplog):
-    """The dev question 5 is of the test too, 10 of train is validated on: the test keeps them all."""
-    folder = write_set(tmp_path / "own", {"train": range(10, 60), "dev": range(5, 11), "test": range(6), "old": [1]})
-    own = {"sets.beir": str(folder), "split.set": "own", "split.train": "train", "split.dev": "dev"}
-    stages = ("sets", "index", "mine", "pairs", "train")
-    chosen = {"sets.splits": ("test",), "stages": stages, "data.negatives": 1, "train.steps": 2}
-    run = tuned(model, tmp_path / "run", **own, **chosen)
-    sizes = files.read_json(run.folder / "stages" / "sets.json")["details"]["own"]
-    assert (sizes["train queries"], sizes["validation queries"], sizes["test queries"]) == (49, 5, 6)
-    assert sizes["questions of 'dev' that are tested on, left out"] == 1
-    assert sizes["questions of 'train' that are tested or validated on, left out"] == 1
-    assert "set 'own': 1 questions of 'train' that are tested or validated on" in caplog.text
-    statistics = files.read_json(run.pairs / "stats.json")
-    assert statistics["pairs"] == statistics["pairs with negatives"] == 49
-    assert [path.stem for path in (run.sets / "own" / "qrels").iterdir()] == ["test"]
-    assert (run.folder / "checkpoints").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

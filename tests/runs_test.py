@@ -100,16 +100,6 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, change, message):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.trec", "old")]
 
 
-def test_wrong_shapes_and_rising_scores(tmp_path):
-    for queries, scores, message in (
-        (QUERIES[:2], SCORES, "zip"),
-        (QUERIES, SCORES[:, :2], "shorter|broadcast"),
-        (QUERIES, SCORES[:, ::-1], "rise"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            write_run(tmp_path / "x", queries, CANDIDATES, scores, ROWS, "t")
-
-
 def read(path, text):
     path.write_text(text)
     return read_run(path, QUERIES, CANDIDATES)
