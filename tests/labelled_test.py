@@ -54,7 +54,7 @@ def test_dpr(tmp_path, name):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"positive_ctxs": ["x"]}, r"record 2: the field 'positive_ctxs' is missing or no array of JSON objects"),
+        ({"positive_ctxs": "x"}, r"record 2: the field 'positive_ctxs' is no array of contexts"),
         ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
         ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
     ],
@@ -227,22 +227,16 @@ def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
 
 
 def test_an_evaluation_set_of_labelled_files(tmp_path):
-    examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
+    """The answers of a query are joined."""
+    examples = [
+        Example("q", texts("a"), texts("b"), answers=("A", "b")),
+        Example("q", texts("a"), answers=("b", " ")),
+        Example("r", texts("b", "c")),
+    ]
     value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
     texts_of = {candidate.id: candidate.text for candidate in value.candidates}
     relevant = {value.queries[q]: {texts_of[id] for id in grades} for q, grades in value.qrels["test"].items()}
     assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
-    beir.write_folder(tmp_path / "dev", value)
-    assert beir.read_folder(tmp_path / "dev") == value
-
-
-def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
-    examples = [
-        Example("q", texts("a"), answers=("A", "b")),
-        Example("q", texts("c"), answers=("b", " ")),
-        Example("r", texts("c")),
-    ]
-    value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
-    assert {value.queries[id]: found for id, found in value.answers.items()} == {"q": Answers(("A", "b"))}
+    assert {value.queries[id]: own for id, own in value.answers.items()} == {"q": Answers(("A", "b"))}
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value

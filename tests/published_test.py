@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import exported, toy_hub
+from support import exported
 from support.tiny import complete
 from support.tuned import tuned
 
@@ -14,7 +14,7 @@ import retrieval
 from configs import fine_tune, own, published
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import hub, model_folder
+from retrieval.common.runtime import model_folder
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.runs.pipeline import preflight
@@ -151,27 +151,10 @@ def test_titles_can_be_pairs(model, tmp_path):
     assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
 
 
-def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
-    contents = {path.relative_to(model).as_posix(): path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    hub.local.cache_clear()
-    with toy_hub.served({"me/model": contents}, tmp_path / "cache", monkeypatch):
-        config = published.get_config("hf:me/model")
-    hub.local.cache_clear()
-    assert config.vocab == config.train.init_from == "hf:me/model"
-    assert config.model.hidden_size == 16 and config.model.pooling == "mean" and config.data.document_length == 40
-
-
-@pytest.mark.parametrize(
-    ("switch", "pooling"),
-    [
-        ("cls_token", "cls"),
-        ("max_tokens", "max"),
-        ("lasttoken", "last"),
-        ("mean_sqrt_len_tokens", "mean_sqrt_len"),
-        ("weightedmean_tokens", "weighted_mean"),
-    ],
-)
-def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
+@pytest.mark.parametrize("pooling", ["cls", "max", "last", "mean_sqrt_len", "weighted_mean"])
+def test_each_switch_of_older_folders_is_a_pooling(model, pooling):
+    switch = {"cls": "cls_token", "last": "lasttoken", "weighted_mean": "weightedmean_tokens"}.get(pooling)
+    switch = switch or f"{pooling}_tokens"
     folder = with_older_pooling(model, **{"mean_tokens": False, switch: True})
     assert published.get_config(str(folder)).model.pooling == pooling
 

@@ -44,10 +44,9 @@ def test_questions(tmp_path, text, expected, ending):
     [
         'q\t["6,?\\\\s*m|x", ""]\n',
         '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
-        '[{"qId": "1", "qText": "q", "answers": ["6,?\\\\s*m|x", ""]}]',
         "1\tfactoid\tq\t6,?\\s*m|x\n",
     ],
-    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+    ids=["dpr", "nq_open", "curated_trec"],
 )
 def test_patterns_of_every_format(tmp_path, text, caplog):
     """As DPR, DrQA and Anserini have CuratedTREC."""

@@ -156,4 +156,4 @@ def test_candidates_can_be_sentences_alone(tiny, tmp_path):
     assert [(c.id, c.title, c.text) for c in value.candidates] == [(c.id, "", c.title) for c in both.candidates]
     assert (value.queries, value.qrels, value.answers) == (both.queries, both.qrels, both.answers)
     with pytest.raises(UserError, match="goes without config"):
-        reqa.check_sentences({"sets.reqa_sentences": True, "sets.distractors": 3})
+        reqa.SquadFiles().check(str(tiny), OPTIONS | {"sets.reqa_sentences": True, "sets.distractors": 3}, True)

@@ -1,15 +1,12 @@
 """TREC run files: written, read by ir_measures and by us, and refused where they would be wrong."""
 
 import gzip
-import subprocess
 
 import ir_measures
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 
 from retrieval.common.errors import UserError
-from retrieval.data.sets import beir
 from retrieval.evaluation import metrics
 from retrieval.evaluation.runs import check_beginning, ids_in_runs, read_run, write_run
 
@@ -33,22 +30,6 @@ def test_blanks_of_ids_are_quoted_and_read_back(tmp_path):
     scores, rows = read_run(tmp_path / "x.trec", queries, candidates)
     np.testing.assert_array_equal(scores[:2], SCORES[:2])
     np.testing.assert_array_equal(rows[:2], ROWS[:2])
-
-
-def test_judgements_become_what_trec_tools_read(tmp_path):
-    """By the command of the guide."""
-    qrels = {"q1": {"a": 1, "my notes.md:0": 2}, "q 2": {"c": 0}}
-    texts = [beir.Candidate(id, "", "text") for id in ("a", "my notes.md:0", "c")]
-    beir.write_folder(
-        tmp_path / "sets" / "NAME", beir.RetrievalSet("NAME", dict.fromkeys(qrels, "?"), texts, {"test": qrels})
-    )
-    guide = (REPOSITORY / "docs" / "guides" / "handover.md").read_text(encoding="utf-8")
-    (command,) = [line for line in guide.splitlines() if line.startswith("awk")]
-    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    found = {
-        (one.query_id, one.doc_id, one.relevance) for one in ir_measures.read_trec_qrels(str(tmp_path / "qrels.txt"))
-    }
-    assert found == {("q1", "a", 1), ("q1", "my%20notes.md:0", 2), ("q%202", "c", 0)}
 
 
 @pytest.mark.parametrize("line", ["a%20b Q0 a 1 2 x", "q1 Q0 c%20d 1 2 x"])

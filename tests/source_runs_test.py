@@ -65,9 +65,8 @@ def write_sources(folder):
             for i in range(10 * (7 - number))
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, examples)))
-    for name, listed in (("sources", NAMES), ("five", FIVE)):
-        tables = [f'[{name}]\nfiles = "{folder}/{name}.jsonl"\n{SETTINGS.get(name, "")}\n' for name in listed]
-        (folder / f"{name}.toml").write_text("\n".join(tables))
+    tables = [f'[{name}]\nfiles = "{folder}/{name}.jsonl"\n{SETTINGS[name]}\n' for name in NAMES]
+    (folder / "sources.toml").write_text("\n".join(tables))
 
 
 def make_run(place, folder, **changes):
@@ -158,17 +157,6 @@ def test_every_source_is_written_with_the_positives_of_all(run):
             assert not {*of_query[1:]} & {*ids[starts[row] : starts[row + 1]].tolist()}
             known.add(starts[row + 1] - starts[row])
     assert known == {1, 2}
-
-
-def test_a_query_that_is_held_out_is_so_in_every_source(run):
-    asked = set(files_of(run.held_out_pairs / "queries.jsonl", "text"))
-    vocabulary = run.load_vocabulary()
-    tokens = {tuple(vocabulary.encode(query)) for query in asked}
-    for name in NAMES:
-        paths = source_batches.folder_of(run.pairs, name).glob(pair_shards.PATTERN)
-        for raw in tf.data.TFRecordDataset([str(path) for path in paths]):
-            query = tf.train.Example.FromString(raw.numpy()).features.feature["query"].int64_list.value
-            assert tuple(query) not in tokens
 
 
 def files_of(path, field):

@@ -28,7 +28,6 @@ _CURVES = {
 
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
-_WON = "In how many questions a system is better than, the same as, and worse than the other."
 _STYLES = ("-", "--", "-.", ":")
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
@@ -90,7 +89,7 @@ def write_report(
         tested = _tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
         if tested:
-            parts += _differences_section(len(values[0].queries), tested)
+            parts += [_differences_table(len(values[0].queries), tested), DIFFERENCES]
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
                 parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
@@ -171,25 +170,15 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
 
 
-def _differences_section(questions: int, tested: _Tested) -> list[str]:
-    """What one system is above another, and in how many questions it is better, equal and worse."""
+def _differences_table(questions: int, tested: _Tested) -> str:
+    """What one system is above another."""
     pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
-
-    def table(title: str, word: str, cell: Callable[[np.ndarray, float], str]) -> str:
-        rows = [
-            [f"{a} {word} {b}", *(cell(*tested[(a, b), name]) if ((a, b), name) in tested else "" for name in metrics)]
-            for a, b in pairs
-        ]
-        return display.markdown([title, *metrics], rows)
-
-    def above(differences_Q: np.ndarray, p_value: float) -> str:
-        return f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
-
-    def won(differences_Q: np.ndarray, _: float) -> str:
-        return " / ".join(f"{(np.sign(differences_Q) == sign).sum():,}" for sign in (1, 0, -1))
-
-    first = table(f"On the same {questions:,} questions", "over", above)
-    return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
+    cells = {
+        key: f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
+        for key, (differences_Q, p_value) in tested.items()
+    }
+    rows = [[f"{a} over {b}", *(cells.get(((a, b), name), "") for name in metrics)] for a, b in pairs]
+    return display.markdown([f"On the same {questions:,} questions", *metrics], rows)
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:

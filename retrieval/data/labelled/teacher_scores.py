@@ -75,27 +75,17 @@ class TeacherScores:
         """
         scores_N = self._find(query, texts)
         if (lacks_N := np.isnan(scores_N)).any():
-            raise self._missing(query, texts[int(lacks_N.argmax())], "")
+            text = texts[int(lacks_N.argmax())]
+            name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
+            lacking = f"no score of the query '{query}' with the document {name}"
+            remedy = "Score all of them, with the stage 'teacher', or leave the examples out"
+            raise UserError(f"{self._path}: {lacking}, one of {lacks_N.sum()} of the query. {remedy}")
         return scores_N
 
     def check(self, groups: Iterable[Example]) -> None:
         """Checks that every pair has a score."""
-        first, pairs, missing = None, 0, 0
         for query, positives, negatives, *_ in groups:
-            texts = [*positives, *negatives]
-            lacks_N = np.isnan(self._find(query, texts))
-            if not missing and lacks_N.any():
-                first = query, texts[int(lacks_N.argmax())]
-            pairs, missing = pairs + len(texts), missing + int(lacks_N.sum())
-        if first:
-            raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
-
-    def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
-        name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
-        return UserError(
-            f"{self._path}: no score of the query '{query}' with the document {name}.{counted} Score all of them, with "
-            "the stage 'teacher', or leave the examples out"
-        )
+            self.of(query, [*positives, *negatives])
 
     def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores [N], NaN where there is none."""

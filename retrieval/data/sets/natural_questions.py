@@ -18,7 +18,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Given, Options, register
 
 _log = logging.getLogger(__name__)
 
@@ -177,23 +177,16 @@ def _visible(html: bytes) -> str:
 
 
 @register
-class NaturalQuestions(SetFormat):
+class NaturalQuestions(reqa.ReqaFormat):
     """The format 'nq'."""
 
     name = "nq"
     what = "Natural Questions, full or simplified, as ReQA"
     setting = "--config.sets.nq=FILE.jsonl.gz,…"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
-    is_answered = True
-    options = reqa.SENTENCES
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
-        whole = read_nq(split(value))
-        yield reqa.sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
-
-    def check(self, value: str, options: Options, has_corpus: bool) -> None:
-        super().check(value, options, has_corpus)
-        reqa.check_sentences(options)
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        return read_nq(split(value))
 
     def check_path(self, path: Path, options: Options) -> None:
         next(text_files.objects(path, _LIKE), None)

@@ -23,7 +23,7 @@ from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
 
-SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
+SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `ReqaFormat` reads
 _MISPLACED = "answers without a sure place in their paragraph, left out"
 _UNANSWERED = "questions without an answer, left out"
 _Parts = list[tuple[int, beir.Candidate]]
@@ -149,20 +149,32 @@ def _whole(paragraph: Paragraph) -> _Parts:
     return [(len(paragraph.text) + 1, beir.Candidate(hashing.digest(paragraph.text).hex(), "", paragraph.text))]
 
 
-def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
-    """A set of `build` whose candidates are their sentences alone, with the same ids and judgements.
+class ReqaFormat(SetFormat):
+    """Formats of ReQA's sets. One overrides `whole`."""
 
-    Equal sentences of different paragraphs stay different candidates, which no model can tell apart.
-    """
-    return dataclasses.replace(
-        value, candidates=[dataclasses.replace(c, title="", text=c.title) for c in value.candidates]
-    )
+    options = SENTENCES
+    is_answered = True
 
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        """The set, as `build` makes it."""
+        raise NotImplementedError(f"the format '{self.name}' has no set")
 
-def check_sentences(options: Options) -> None:
-    """Checks that no distractors come beside sentences alone, for these are sentences with their passages."""
-    if options["sets.reqa_sentences"] and options["sets.distractors"]:
-        raise UserError("config.sets.reqa_sentences goes without config.sets.distractors, which have passages: set 0")
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        """The set; or with its sentences alone as candidates, with the same ids and judgements.
+
+        Equal sentences of different paragraphs stay different candidates, which no model can tell apart.
+        """
+        whole = self.whole(value, context)
+        if context.options["sets.reqa_sentences"]:
+            alone = [dataclasses.replace(each, title="", text=each.title) for each in whole.candidates]
+            whole = dataclasses.replace(whole, candidates=alone)
+        yield whole
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        if options["sets.reqa_sentences"] and options["sets.distractors"]:
+            problem = "goes without config.sets.distractors, which have passages: set 0"
+            raise UserError(f"config.sets.reqa_sentences {problem}")
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
@@ -235,7 +247,7 @@ class _OfSquad(SetFormat):
 
 
 @register
-class SquadFiles(_OfSquad):
+class SquadFiles(_OfSquad, ReqaFormat):
     """The format 'reqa'."""
 
     name = "reqa"
@@ -243,16 +255,14 @@ class SquadFiles(_OfSquad):
     setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     options = ("sets.known_articles", *SENTENCES)
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
-        titles = None
-        if context.options["sets.known_articles"]:
-            titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
-        whole = read_squad(split(value), lambda article: titles is None or open_domain.title_key(article) in titles)
-        yield sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        if not context.options["sets.known_articles"]:
+            return read_squad(split(value))
+        titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
+        return read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
-        check_sentences(options)
         if options["sets.known_articles"] and not has_corpus:
             raise UserError(f"config.sets.known_articles=True {NOT_PREPARED}")
 
