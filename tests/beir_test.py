@@ -186,19 +186,17 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
 
 
 def test_corpora_of_other_projects_are_read(tmp_path):
-    lines = [
-        {"pid": "msmarco_passage_00_0", "passage": "of MS MARCO v2", "docid": "msmarco_doc_00_0"},
-        {"docid": "msmarco_doc_00_0", "url": "u", "title": "T", "headings": "h", "body": "of MS MARCO v2"},
-        {"docid": "5#0", "title": "T", "text": "of MIRACL"},
-        {"id": 7, "contents": "of pyserini"},
-        {"_id": "own", "docid": "other", "text": "ours", "body": "theirs"},
+    records = [
+        (
+            {"pid": "msmarco_passage_00_0", "passage": "v2", "docid": "msmarco_doc_00_0"},
+            "msmarco_passage_00_0",
+            "",
+            "v2",
+        ),
+        ({"docid": "msmarco_doc_00_0", "title": "T", "body": "v2"}, "msmarco_doc_00_0", "T", "v2"),
+        ({"docid": "5#0", "title": "T", "text": "of MIRACL"}, "5#0", "T", "of MIRACL"),
+        ({"id": 7, "contents": "of pyserini"}, "7", "", "of pyserini"),
+        ({"_id": "own", "docid": "other", "text": "ours", "body": "theirs"}, "own", "", "ours"),
     ]
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [(text.id, text.title, text.text) for text in beir.read_candidates(path)] == [
-        ("msmarco_passage_00_0", "", "of MS MARCO v2"),
-        ("msmarco_doc_00_0", "T", "of MS MARCO v2"),
-        ("5#0", "T", "of MIRACL"),
-        ("7", "", "of pyserini"),
-        ("own", "", "ours"),
-    ]
+    (path := tmp_path / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record, *_ in records))
+    assert list(beir.read_candidates(path)) == [Candidate(*expected) for _, *expected in records]

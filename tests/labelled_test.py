@@ -173,8 +173,8 @@ def test_triples_of_ids(tmp_path, name):
     ("name", "text", "message"),
     [
         ("ids.tsv", "1\tp1\n", r"ids\.tsv, line 1: 2 fields, expected 3 between tabs: query id, positive id"),
-        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not among those of"),
-        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the document 'p9' is not in the collection"),
+        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, query '9': the query '9' is not among those of"),
+        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, query '1': the document 'p9' is not in the collection"),
         ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the id '1' is there twice"),
         ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: the id 'p1' is there twice, with something else"),
     ],

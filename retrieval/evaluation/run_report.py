@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.common.errors import UserError
 from retrieval.common.files import write_text
 from retrieval.common.libraries import figures, tickers
 from retrieval.evaluation import display, per_query, significance
@@ -79,8 +78,7 @@ def write_report(
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
-      UserError: two rows give different values for one place of a table, or a line of train.jsonl is not a JSON object
-        with a step.
+      UserError: a line of train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
@@ -123,9 +121,7 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
         systems = test_sets.setdefault((row["dataset"], row["split"]), {})
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
-        if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
-            both = f"two values of {row['metric']}, {metrics[row['metric']]} and {row['value']}; remove one"
-            raise UserError(f"results.json: {row['system']} has {both}")
+        metrics.setdefault(row["metric"], row["value"])
     return test_sets
 
 

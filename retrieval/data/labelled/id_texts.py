@@ -61,13 +61,6 @@ class TextsOfIds:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def check(self, of_ids: Example, at: str) -> Example:
-        """An example of ids that was read at `at`, all of which must be known."""
-        self.query(of_ids.query, at)
-        for text in (*of_ids.positives, *of_ids.negatives):
-            self._row(text.id, at)
-        return of_ids
-
     def example(self, of_ids: Example, at: str, counts: Counts) -> Example | None:
         """The texts of an example of ids, as `grouping.example` gives them."""
         positives, negatives = ([self.document(text.id, at) for text in side] for side in of_ids[1:3])

@@ -50,7 +50,6 @@ class MergedGroups:
         self.shared = shared
         self.counts.queries, self.counts.examples = queries, sum(counts.examples for counts in counted)
         self.counts.left_out = sum((counts.left_out for counts in counted), collections.Counter())
-        self.counts.first = {what: at for counts in reversed(counted) for what, at in counts.first.items()}
 
     def _place(self, example: Example) -> tuple[bytes, str]:
         return hashing.digest(str(self._seed), example.query), example.query

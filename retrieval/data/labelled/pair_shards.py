@@ -269,16 +269,14 @@ class _Records:
                 }
                 integers |= {} if first is None else {"simple": [first]}
                 integers |= {GUIDE: guided(query, of_own)} if guided else {}
-                floats = {"counts": [count for text in of_own for count in self._of(text)]}
+                rows = np.searchsorted(self._keys, np.array([_key(text) for text in of_own], np.uint64))
+                floats = {"counts": self._counts[rows].ravel().tolist()}
                 if self.has_scores:
                     floats["teacher"] = own = scores_N[places].tolist()
                     self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
                 self.lengths += len(query_ids), sum(map(len, tokens[place]))
-                yield _order(query, gold), tfrecords.serialized(integers, floats)
-
-    def _of(self, text: Candidate) -> np.ndarray:
-        """The `counts` of a text."""
-        return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
+                order = hashlib.blake2b(query.encode() + b"\0" + digest(gold), digest_size=8)
+                yield order.digest(), tfrecords.serialized(integers, floats)
 
 
 def document_id(text: Candidate, label: str = "") -> int:
@@ -293,7 +291,3 @@ def wording(query: str) -> int:
 
 def _key(text: Candidate) -> int:
     return int.from_bytes(digest(text), "big")
-
-
-def _order(query: str, text: Candidate) -> bytes:
-    return hashlib.blake2b(query.encode() + b"\0" + digest(text), digest_size=8).digest()

@@ -124,8 +124,7 @@ def _tables(value: str) -> tuple[str, dict[str, Any]]:
         where, text = f"config.{FIELD}", value
     else:
         (path,) = source_paths.checked(f"config.{FIELD}", [value])
-        lines = enumerate(text_files.byte_lines(path), 1)
-        where, text = value, "\n".join(text_files.decoded(line, f"{path}, line {number}") for number, line in lines)
+        where, text = value, text_files.decoded(text_files.whole(path), value)
     try:
         return where, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

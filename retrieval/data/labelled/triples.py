@@ -64,11 +64,10 @@ class IdTriples(LabelledFormat):
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. Texts are read of the ids that a query keeps: of others there may be many."""
         with TextsOfIds(reading.settings, reading.folder) as texts:
-            triples = ((at, texts.check(triple, at)) for at, triple in _of_ids(path))
             if reading.in_order:
-                yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in triples))
+                yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in _of_ids(path)))
                 return
-            of_ids, alone = Counts(), (triple for _, triple in triples)
+            of_ids, alone = Counts(), (triple for _, triple in _of_ids(path))
             with grouping.grouped(alone, reading.folder, reading.pool, of_ids, key=lambda text: text.id) as groups:
                 for group in groups:
                     if whole := texts.example(group, f"{path}, query '{group.query}'", reading.counts):

@@ -345,8 +345,8 @@ def _record(line: str, at: str) -> tuple[str, dict[str, Any]]:
     """The id of a record and the record under our names, where it has those of `_OTHER_NAMES`."""
     record = foreign_json.parse(line, at)
     if isinstance(record, dict) and "_id" not in record:
-        names = next((names for names in _OTHER_NAMES if record.keys() >= set(names)), None)
-        record = record | {"_id": record[names[0]], "text": record[names[1]]} if names else record
+        for id, text in (names for names in _OTHER_NAMES if record.keys() >= set(names)):
+            return _id(renamed := record | {"_id": record[id], "text": record[text]}, at), renamed
     return _id(record, at), record
 
 

@@ -166,14 +166,11 @@ def _full(fields: dict[str, Any], at: str) -> _Record:
         return place
 
     def has_space(last: int, number: int) -> bool:
-        return any(map(str.isspace, _visible(html[byte(last, "end_byte") : byte(number, "start_byte")])))
+        between = html[byte(last, "end_byte") : byte(number, "start_byte")].decode("utf-8", "replace")
+        tags, end, rest = between.rpartition(">")  # so every '<' is sought an end that is there
+        return any(map(str.isspace, foreign_text.unescape(_TAG.sub("", tags + end) + rest)))
 
     return _Record(at, len(tokens), token, has_space)
-
-
-def _visible(html: bytes) -> str:
-    tags, last, rest = html.decode("utf-8", "replace").rpartition(">")  # so every '<' is sought an end that is there
-    return foreign_text.unescape(_TAG.sub("", tags + last) + rest)
 
 
 @register

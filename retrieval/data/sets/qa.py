@@ -158,25 +158,20 @@ def _web_questions(path: Path) -> Iterator[Record]:
 
 def _dpr_questions(path: Path) -> Iterator[Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
-        yield at, "", question, _texts_of(literal, at)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that '\\d' is no escape
+                values = ast.literal_eval(literal)  # of which nothing is run
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            name = type(error).__name__
+            raise UserError(f"{at}: the answers are no Python list ({name}): ['a', 'b'] is needed") from error
+        yield at, "", question, text_files.strings({"answers": values}, "answers", at)
 
 
 def _curated_trec(path: Path) -> Iterator[Record]:
     for at, line in text_files.lines(path):
         id, _, question, pattern = msmarco.fields(_BARE_TAB.split(line), _TREC_FIELDS, at)
         yield at, beir.check_id(id, "question number", at), question, [pattern]
-
-
-def _texts_of(literal: str, at: str) -> list[str]:
-    """The texts of a Python list, of which nothing is run."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that '\\d' is no escape
-            values = ast.literal_eval(literal)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        name = type(error).__name__
-        raise UserError(f"{at}: the answers are no Python list ({name}): ['a', 'b'] is needed") from error
-    return text_files.strings({"answers": values}, "answers", at)
 
 
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
