@@ -119,7 +119,6 @@ def test_passages_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (PASSAGES.splitlines()[0], r"psgs\.tsv: no line in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
         (PASSAGES + "1\ta\tb\n", r"line 6: the id '1' is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),

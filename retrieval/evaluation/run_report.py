@@ -27,7 +27,6 @@ _CURVES = {
 
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
-_STYLES = ("-", "--", "-.", ":")
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
@@ -212,9 +211,9 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
         }
         if len(shares) > 1:
             name, number = system if step is None else f"{system}, step {step:,}", len(axes.lines)
-            # Later lines are thinner, and broken: one below them that is the same is still seen.
-            look = {"linestyle": _STYLES[number % len(_STYLES)], "linewidth": max(1.0, 4 - number), "marker": "."}
-            axes.plot(*zip(*sorted(shares.items())), **look, label=display.label(name))
+            # Later lines are thinner: one below them that is the same is still seen.
+            width = max(1.0, 4 - number)
+            axes.plot(*zip(*sorted(shares.items())), linewidth=width, marker=".", label=display.label(name))
             cutoffs |= shares.keys()
     if not cutoffs:
         return None

@@ -25,7 +25,6 @@ _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {
 
 _RANK = re.compile(r"[0-9]{1,8}")
 _NO_RANK = 10**9
-_LOOKED_AT = 1000  # lines that are enough to look at before a run
 
 
 def write_run(
@@ -121,7 +120,7 @@ def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str])
 
 def check_beginning(path: Path) -> None:
     """Checks the first lines of a run."""
-    for at, *_, score in itertools.islice(_results(path), _LOOKED_AT):
+    for at, *_, score in itertools.islice(_results(path), 1000):
         if score is not None:
             scalars.score(score, "score", at)
 

@@ -26,7 +26,6 @@ from retrieval.data.sets.beir import Candidate
 
 _IDS = ("query_id", "qid", "document_id", "doc_id", "docid", "passage_id", "pid", "_id", "id")
 _TEXTS = ("text", "query", "passage", "document", "contents", "body")
-_TITLE = "title"
 
 
 class TextsOfIds:
@@ -103,7 +102,7 @@ def _records(path: Path, is_of_queries: bool) -> Iterator[tuple[str, str, Candid
     records = _rows(path) if parquet_files.is_parquet(path) else text_files.objects(path, '{"_id": ..., "text": ...}')
     for at, record in records:
         id, text = (_one(record, names, at) for names in (_IDS, _TEXTS))
-        title = text_files.string(record, _TITLE, at, default="")
+        title = text_files.string(record, "title", at, default="")
         candidate = Candidate(scalars.of_value(record[id], id, at), title, text_files.string(record, text, at))
         if is_of_queries:
             text_files.required(candidate.text, f"query '{candidate.id}'", at)
@@ -113,7 +112,7 @@ def _records(path: Path, is_of_queries: bool) -> Iterator[tuple[str, str, Candid
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     there = parquet_files.columns(path)
     read = [_one(there, names, str(path)) for names in (_IDS, _TEXTS)]
-    return parquet_files.rows(path, [*read, *(name for name in there if name == _TITLE)])
+    return parquet_files.rows(path, [*read, *(name for name in there if name == "title")])
 
 
 def _one(there: Collection[str], names: tuple[str, ...], at: str) -> str:

@@ -34,7 +34,6 @@ _NEGATIVE_ID = re.compile(r"negative_ids?(_\d+)?")
 PREMISES = ("premise", "hypothesis")
 _TWO = (("sentence1", "sentence2"), PREMISES)
 _TEXT, _LABEL = "text", "label"
-_SHOWN = 40  # characters of a field's name in an error: it may be a text
 
 TUPLE, DOCUMENTS, TWO, CLASS = "tuple", "documents", "two", "class"  # what a record is
 
@@ -197,5 +196,5 @@ def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
 
 
 def shown(names: Iterable[str]) -> str:
-    """Names of fields, for an error."""
-    return errors.listed(name[:_SHOWN] for name in names) or "no fields"
+    """Names of fields, for an error; a name may be a text."""
+    return errors.listed(name[:40] for name in names) or "no fields"

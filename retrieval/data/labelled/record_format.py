@@ -18,7 +18,6 @@ from retrieval.data.labelled.record_values import ALIKE, NEITHER
 from retrieval.data.sets.beir import Candidate
 
 _JUDGEMENTS = (0, 1, "0", "1")
-_NO_CLASS = "-1"  # as the library `datasets` numbers it
 Record = dict[str, Any]
 Records = Iterator[tuple[str, Record, Layout]]
 
@@ -145,7 +144,8 @@ def _of_classes(records: Records, counts: Counts) -> Iterator[Example]:
     first, last, sums = dict[str, tuple[str, str]](), dict[str, str](), set[bytes]()
     for at, record, layout in records:
         text, label = _text(record[layout.query], "text", at), scalars.of_value(record[layout.labels], "label", at)
-        if label == _NO_CLASS or not text.strip() or hashing.digest(text) in sums:
+        if label == "-1" or not text.strip() or hashing.digest(text) in sums:
+            # -1 is no class to the library `datasets`.
             counts.leave_out("texts without a class, empty, or there again", at)
             continue
         sums.add(hashing.digest(text))

@@ -38,18 +38,18 @@ _OTHER_NAMES = (("pid", "passage"), ("docid", "body"), ("docid", "text"), ("id",
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
 
 
+@dataclasses.dataclass
 class Stream:
     """Candidates that are read again whenever they are asked for: a collection may be larger than the memory."""
 
-    def __init__(self, read: Callable[[], Iterator[Candidate]], count: int):
-        self._read = read
-        self._count = count
+    read: Callable[[], Iterator[Candidate]]
+    count: int
 
     def __iter__(self) -> Iterator[Candidate]:
-        return self._read()
+        return self.read()
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream | list) and list(self) == list(other)

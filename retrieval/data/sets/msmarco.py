@@ -29,7 +29,7 @@ def read_collection(path: Path) -> Iterator[Candidate]:
       UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, an id is not
         one, or two lines say different things of it; with the line.
     """
-    for at, (id, *before, text) in distinct(path, _collection_rows(path), "passage id, tab, passage"):
+    for at, (id, *before, text) in distinct(path, _collection_rows(path)):
         name = "document id" if before else "passage id"
         yield Candidate(beir.check_id(id, name, at), " ".join(filter(None, map(str.strip, before))), text)
 
@@ -55,22 +55,13 @@ def read_queries(path: Path) -> dict[str, str]:
     )
     return {
         beir.check_id(id, "query id", at): text_files.required(text, f"query '{id}'", at)
-        for at, (id, text) in distinct(path, rows, "query id, tab, query")
+        for at, (id, text) in distinct(path, rows)
     }
 
 
-def distinct(path: Path, rows: Rows, needed: str) -> Rows:
-    """The rows of a file, whose first field is an id, as `beir.distinct` has them.
-
-    Args:
-      needed: what a line is, for errors: there must be one.
-    """
-    is_empty = True
-    for at, _, row in beir.distinct(path, ((at, row[0], tuple(row), row) for at, row in rows)):
-        is_empty = False
-        yield at, row
-    if is_empty:
-        raise UserError(f"{path}: no line in it; lines of {needed} are needed")
+def distinct(path: Path, rows: Rows) -> Rows:
+    """The rows of a file, whose first field is an id, as `beir.distinct` has them."""
+    return ((at, row) for at, _, row in beir.distinct(path, ((at, row[0], tuple(row), row) for at, row in rows)))
 
 
 def fields(values: list[str], names: Sequence[str], at: str) -> list[str]:

@@ -176,7 +176,7 @@ def _curated_trec(path: Path) -> Iterator[Record]:
 
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
     rows = itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None)  # below their names
-    for at, (id, text, title) in msmarco.distinct(path, rows, f"{', '.join(_PASSAGE_FIELDS)} with tabs between"):
+    for at, (id, text, title) in msmarco.distinct(path, rows):
         yield Candidate(beir.check_id(id, "passage id", at), title, text)
 
 
@@ -220,7 +220,9 @@ class OpenDomain(SetFormat):
                 return read_passages(Path(first))
             return open_domain.corpus_passages(context.corpus, f"config.sets.{self.name}={_CORPUS}")
 
-        candidates = Stream(passages, sum(1 for _ in passages()))
+        if not (count := sum(1 for _ in passages())):
+            raise UserError(f"{first}: no passage in it to find answers in; name another file")
+        candidates = Stream(passages, count)
         for name, queries, answers in self.questions(value, context.options[_PATTERNS]):
             yield RetrievalSet(name, queries, candidates, {}, answers)
 
@@ -259,7 +261,7 @@ class HeldOut(OpenDomain):
         queries, answers = read_questions(map(Path, source_paths.split(value)[1:]), are_patterns)
         held_out = list(itertools.compress(queries, splits.is_of_orqa_dev(list(queries.values()))))
         if not held_out:
-            problem = f"ORQA holds out none of these {len(queries)} questions, but a tenth of many; name more files"
+            problem = f"ORQA holds out none of these {len(queries)} questions; name more files"
             raise UserError(f"config.sets.{self.name}={value}: {problem}")
         yield "qa-dev", {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
 

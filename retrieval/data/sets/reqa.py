@@ -76,8 +76,7 @@ def read_squad(
         _log.warning("ReQA: left out %d of %d articles, which the corpus does not have", left_out, len(articles))
     if not value.queries:
         needed = "an article that the corpus has" if left_out else "an answer"
-        named = ", ".join(map(str, paths)) or "no SQuAD file"
-        raise UserError(f"{named}: not one question with {needed}; name a file of SQuAD")
+        raise UserError(f"{', '.join(map(str, paths))}: not one question with {needed}; name a file of SQuAD")
     return value
 
 
@@ -258,7 +257,8 @@ class SquadFiles(_OfSquad, ReqaFormat):
     def whole(self, value: str, context: Given) -> beir.RetrievalSet:
         if not context.options["sets.known_articles"]:
             return read_squad(split(value))
-        titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
+        passages = open_domain.corpus_passages(context.corpus, "config.sets.known_articles=True")
+        titles = {open_domain.title_key(passage.title) for passage in passages}
         return read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:

@@ -22,9 +22,7 @@ _log = logging.getLogger(__name__)
 TRAIN, VALIDATION = "train", "validation"
 _NQ_DEV = Path(__file__).with_name("nq_dev.txt")  # 40 bits of a hash of each question, as NQ-open and as DPR spell it
 Value = TypeVar("Value")
-_ORQA_BUCKETS, _ORQA_TENTH = 100_000, 10
 Divided = tuple[RetrievalSet, RetrievalSet]  # the test set, and one with the rules 'train' and 'validation'
-_MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
 def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Divided:
@@ -138,7 +136,7 @@ def _behind(wordings: Sequence[str], count: float) -> int:
 
 def held_out(queries: int, share: float) -> int:
     """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
-    return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
+    return min(max(1, round(share * queries)), 2000, max(0, queries - 1))
 
 
 def is_of_nq_dev(question: str) -> bool:
@@ -160,7 +158,7 @@ def is_of_orqa_dev(questions: Sequence[str]) -> np.ndarray:
     """Which training questions ORQA (Lee et al. 2019) validates on, bool [N]: a tenth, by TensorFlow's FarmHash."""
     if not questions:
         return np.zeros(0, bool)
-    return tf.strings.to_hash_bucket_fast(list(questions), _ORQA_BUCKETS).numpy() % _ORQA_TENTH == 0
+    return tf.strings.to_hash_bucket_fast(list(questions), 100_000).numpy() % 10 == 0
 
 
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
@@ -179,10 +177,6 @@ def _training_set(
     value: RetrievalSet, positives: Mapping[str, dict[str, int]], train: Collection[str], validation: Collection[str]
 ) -> RetrievalSet:
     qrels = {TRAIN: _of(positives, train), VALIDATION: _of(positives, validation)}
-    without = [id for id in (*train, *validation) if not positives.get(id)]
-    if without:
-        what = "questions without a relevant candidate are not trained on, nor validated on"
-        _log.warning("set '%s': %d %s; the first is '%s'", value.name, len(without), what, without[0])
     relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
     queries = {id: value.queries[id] for id in (*train, *validation)}
     # Hundreds of thousands of documents need not be held.

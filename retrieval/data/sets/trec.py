@@ -50,7 +50,7 @@ def read_set(
 
     The candidates are not held in memory. They are read once to be checked, and again when they are asked for.
     Judgements of a query that is not in `queries` are left out and counted. Qrels often have more queries than are
-    asked. Candidates without a text are counted and stay.
+    asked.
 
     Args:
       unknown: what is done with judgements of candidates that the set lacks: `relevance.REFUSE`, or `relevance.DROP`.
@@ -60,14 +60,11 @@ def read_set(
         that is judged; with the file and the line.
     """
     texts, rows = read_judged(name, queries, judgements)
-    wanted, known, count, without_text = {row[2] for row in rows}, set[str](), 0, 0
+    wanted, known, count = {row[2] for row in rows}, set[str](), 0
     for candidate in read_candidates(candidates):
         count += 1
-        without_text += not candidate.text.strip()
         if candidate.id in wanted:
             known.add(candidate.id)
-    if without_text:
-        _log.warning("set %s: %d candidates without a text, which stay", name, without_text)
     dropped = collections.Counter[str]()
     counts = dropped if unknown == relevance.DROP else None
     qrels = relevance.read(judgements, rows, texts, known, str(candidates), counts)
