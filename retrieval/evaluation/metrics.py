@@ -133,8 +133,7 @@ def by_kind(metrics: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     kinds: tuple[list[str], list[str]] = [], []
     for name in metrics:
-        base = _base(name)
-        entry = METRICS.find(base)
+        base, entry = _base(name), METRICS.find(_base(name))
         # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
         grades = r"(\(rel=[1-9]\d*\))?" if entry.value is None else ""
         cut = re.fullmatch(rf"{grades}(?P<cut>@[1-9]\d*)?", name[len(base) :])

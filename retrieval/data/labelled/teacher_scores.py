@@ -77,9 +77,8 @@ class TeacherScores:
         if (lacks_N := np.isnan(scores_N)).any():
             text = texts[int(lacks_N.argmax())]
             name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
-            lacking = f"no score of the query '{query}' with the document {name}"
-            remedy = "Score all of them, with the stage 'teacher', or leave the examples out"
-            raise UserError(f"{self._path}: {lacking}, one of {lacks_N.sum()} of the query. {remedy}")
+            problem = f"no score of the query '{query}' with the document {name}, one of {lacks_N.sum()} of the query"
+            raise UserError(f"{self._path}: {problem}. Score all, with the stage 'teacher', or leave the examples out")
         return scores_N
 
     def check(self, groups: Iterable[Example]) -> None:
