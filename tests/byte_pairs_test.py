@@ -14,14 +14,6 @@ from retrieval.methods.reader.task import Rows
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"
 
 
-def test_ids_are_those_of_transformers():
-    vocabulary = vocabularies.load(GOLDEN)
-    assert (vocabulary.cls_id, vocabulary.pad_id) == (0, 1) and vocabulary.tokens[:2] == ["<s>", "<pad>"]
-    records = json.loads((GOLDEN / "expected.json").read_text())
-    ours = vocabulary.encode_batch([text * times for text, times, _ in records])
-    assert ours == [expected for *_, expected in records]
-
-
 def test_a_token_stands_behind_the_blank_before_its_word():
     vocabulary, text = vocabularies.load(GOLDEN / "tokenizer.json"), "The note  now\n"
     ids, places = vocabulary.encode_with_places(text)

@@ -160,10 +160,7 @@ def test_each_switch_of_older_folders_is_a_pooling(model, pooling):
 
 
 def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
-    for name, match in (
-        ("", "starts from a model: write"),
-        (str(tmp_path), f"config.train.init_from={tmp_path}: no model there"),
-    ):
+    for name, match in (("", "starts from a model: write"), (str(tmp_path), f"init_from={tmp_path}: no model there")):
         with pytest.raises(UserError, match=match):
             fine_tune.get_config(name)
     with pytest.raises(UserError, match=r"neither a modules\.json nor the config\.json of an encoder"):

@@ -145,15 +145,12 @@ def test_a_sets_answers_round_trip(tmp_path):
 
 
 def test_each_further_file_of_questions_is_a_set(tmp_path):
-    form, folder = set_format.SETS["qa"], tmp_path
-    passages, first = write(folder / "psgs.tsv", PASSAGES), write(folder / "NQ-open.test.jsonl", NQ_OPEN)
-    value = f"{passages},{first},{write(folder / 'WQ.dev.json', WEB_QUESTIONS)}"
-    given = set_format.Given({"sets.qa_patterns": False}, folder / "none", folder)
+    form, given = set_format.SETS["qa"], set_format.Given({"sets.qa_patterns": False}, tmp_path / "none", tmp_path)
+    passages, first = write(tmp_path / "psgs.tsv", PASSAGES), write(tmp_path / "NQ-open.test.jsonl", NQ_OPEN)
+    value = f"{passages},{first},{write(tmp_path / 'WQ.dev.json', WEB_QUESTIONS)}"
     read = list(form.read(value, given))
     assert [each.name for each in read] == form.names(value) == ["qa", "qa-WQ"]
-    assert [set(each.answers) for each in read][1] == {"w1", "w2"}
-    assert [len(list(each.candidates)) for each in read] == [3, 3]
-    assert form.names(f"{passages},{first}") == ["qa"]
-    form.check(value, {"sets.qa_patterns": False}, True)
+    assert set(read[1].answers) == {"w1", "w2"} and [len(list(each.candidates)) for each in read] == [3, 3]
+    form.check(value, given.options, True)
     with pytest.raises(UserError, match="1 file, but 2 are needed"):
-        form.check(str(passages), {"sets.qa_patterns": False}, True)
+        form.check(str(passages), given.options, True)
