@@ -29,7 +29,10 @@ setup(
     cmdclass={"build_py": BuildWithLock},
     entry_points={"console_scripts": ["retrieval = retrieval.main:program"]},
     package_data={
-        "retrieval": ["py.typed", "*.pyi", "serving/page/page.*", "data/sets/nq_dev.txt", "data/corpora/languages.toml"]
+        "retrieval": [
+            *("py.typed", "*.pyi", "serving/page/page.*", "evaluation/report_head.html"),
+            *("data/sets/nq_dev.txt", "data/corpora/languages.toml"),
+        ]
     },
     python_requires=">=3.11,<3.14",
     # What loads, encodes, searches and serves; what trains and evaluates besides is the extra `train`.

@@ -133,8 +133,8 @@ def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tm
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("ir:nowhere/at-all", "ir:nowhere/at-all: no such data set in ir_datasets; https"),
-        ("ir:beir/scifact", "ir:beir/scifact: it has no qrels in ir_datasets; name a part of it that has"),
+        ("ir:nowhere/at-all", "ir:nowhere/at-all: ir_datasets knows no such data set; https"),
+        ("ir:beir/scifact", "ir:beir/scifact: no qrels in ir_datasets; name a part of it that has"),
     ],
 )
 def test_a_name_that_has_no_judgements_is_refused(value, message):
@@ -146,5 +146,5 @@ def test_without_a_network_it_is_said_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
-    with pytest.raises(UserError, match=r"ir:beir/scifact: ir_datasets cannot fetch it \(.*set IR_DATASETS_HOME"):
+    with pytest.raises(UserError, match=r"ir:beir/scifact: ir_datasets cannot fetch it \(.*IR_DATASETS_HOME"):
         list(SETS["ir"].read("ir:beir/scifact/test", Given({"sets.unknown": "refuse"}, tmp_path, tmp_path)))

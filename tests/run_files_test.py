@@ -83,7 +83,7 @@ def test_unknown_ids_are_refused_or_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([("q0", "d0", 1, 3), ("q0", "d1", 3, 2)], r"bad.trec, line 2: query 'q0' has no rank 2"),
+        ([("q0", "d0", 1, 3), ("q0", "d1", 3, 2)], r"bad.trec, line 2: query 'q0' has a rank that is not the next one"),
         ([("q0", "d0", 1, 3), ("q0", "d77", 2, 2)], r"bad.trec, line 2: the candidate 'd77' is unknown"),
         ([("q0", "d0", 1, 3), ("q0", "d0", 2, 2)], r"bad.trec, line 2: query 'q0' has this candidate twice"),
     ],

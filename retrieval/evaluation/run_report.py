@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.common.errors import UserError
 from retrieval.common.files import write_text
 from retrieval.common.libraries import figures, tickers
 from retrieval.evaluation import display, per_query, significance
-from retrieval.evaluation.metrics import is_share
+from retrieval.evaluation.metrics import cutoff, is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
 from retrieval.evaluation.result_files import read_training
@@ -29,8 +27,6 @@ _CURVES = {
 
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
-_WON = "In how many questions a system is better than, the same as, and worse than the other."
-_STYLES = ("-", "--", "-.", ":")
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
@@ -81,8 +77,7 @@ def write_report(
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
-      UserError: two rows give different values for one place of a table, or a line of train.jsonl is not a JSON object
-        with a step.
+      UserError: a line of train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
@@ -98,9 +93,9 @@ def write_report(
     parts = [f"# {display.inline(title)}", *(parts or ["Nothing was measured: there is no evaluation set."])]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
-        parts += ["## Training", Plot("training-loss", curves_figure("Training loss", "loss", losses))]
+        parts += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
-        parts += ["## Validation", Plot("validation", curves_figure("Validation", "mean over the queries", shares))]
+        parts += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
         rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
         parts += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
@@ -125,10 +120,7 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
         systems = test_sets.setdefault((row["dataset"], row["split"]), {})
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
-        if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
-            at = f"{row['system']}, {row['dataset']}, {row['split']}, step {row['step']}"
-            both = f"{metrics[row['metric']]} and {row['value']}; remove one"
-            raise UserError(f"results.json: {at} has two values of {row['metric']}, {both}")
+        metrics.setdefault(row["metric"], row["value"])
     return test_sets
 
 
@@ -141,7 +133,7 @@ _Rows = Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]]
 
 
 def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (), left: int = 1) -> str:
-    """A table of metrics, of which the best value is bold.
+    """A table of metrics, shares in percent, of which the best value is bold.
 
     Args:
       header, behind: the columns before and behind those of the metrics.
@@ -149,20 +141,16 @@ def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (),
     """
     metrics = list(dict.fromkeys(metric for _, values, _ in rows for metric in values))
     best = {metric: max(values.get(metric, -math.inf) for _, values, _ in rows) for metric in metrics}
-    cells = [
-        [*first, *(_metric_cell(metric, values.get(metric), best[metric]) for metric in metrics), *last]
-        for first, values, last in rows
-    ]
+
+    def cell(metric: str, value: float | None) -> str:
+        if value is None:
+            return "–"
+        if not is_share(metric):
+            return f"{value:.4g}"
+        return display.Markup(f"**{100 * value:.2f}**" if value == best[metric] else f"{100 * value:.2f}")
+
+    cells = [[*first, *(cell(name, values.get(name)) for name in metrics), *last] for first, values, last in rows]
     return display.markdown([*header, *metrics, *behind], cells, left)
-
-
-def _metric_cell(metric: str, value: float | None, best: float) -> str:
-    """A value as a cell: a share in percent, and bold where it is the best."""
-    if value is None:
-        return "–"
-    if not is_share(metric):
-        return f"{value:.4g}"
-    return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
 def tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> Tested:
@@ -205,21 +193,15 @@ def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dic
     return curves
 
 
-def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
-    """Curves over the steps: name -> step -> value. Of a curve with many values a mean of neighbours is drawn, too."""
+def _curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
+    """Curves over the steps: name -> step -> value. Of a curve with many values the mean of neighbours is drawn."""
     figure, axes = display.figure(title, "step", y)
-    for number, (name, values) in enumerate(curves.items()):
-        steps = np.array(sorted(values))
-        points = np.array([values[step] for step in steps], float)
-        width = max(1, len(points) // 50)
-        smooth = np.convolve(points, np.ones(width) / width, mode="valid")
-        if width > 1:
-            axes.plot(steps, points, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        label = display.label(name if width == 1 else f"{name}, mean of {width} values")
-        middle, marker = width // 2, "o" if len(points) < 20 else ""  # one value alone is no line
-        axes.plot(
-            steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
-        )
+    for name, values in curves.items():
+        steps, points = map(np.array, zip(*sorted(values.items())))
+        if (width := len(steps) // 50) > 1:
+            steps = steps[width // 2 :][: len(steps) - width + 1]
+            points, name = np.convolve(points, np.ones(width) / width, "valid"), f"{name}, mean of {width} values"
+        axes.plot(steps, points, marker="o" if len(steps) < 20 else "", markersize=3, label=display.label(name))
     axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))  # at whole numbers, each once
     axes.xaxis.set_major_formatter("{x:,.0f}")
     display.legend(figure)
@@ -228,24 +210,22 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
 
 def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> figures.Figure | None:
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
-    curves = {}
-    for (system, step), result in systems.items():
-        cutoffs = {name: re.fullmatch(rf"{metric}@(\d+)", name) for name in result["metrics"]}
-        shares = {int(cut[1]): 100 * result["metrics"][name] for name, cut in cutoffs.items() if cut}
-        if len(shares) > 1:
-            curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(shares.items()))
-    if not curves:
-        return None
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
-    for number, (label, shares) in enumerate(curves.items()):
-        # Later lines are thinner, and broken: one below them that is the same is still seen.
-        size, style = max(1.0, 4 - number), _STYLES[number % len(_STYLES)]
-        axes.plot(
-            *zip(*shares.items()), style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
-        )
-    cutoffs = sorted({cutoff for shares in curves.values() for cutoff in shares})
+    cutoffs = set[int]()
+    for (system, step), result in systems.items():
+        shares = {
+            cutoff(name): 100 * value for name, value in result["metrics"].items() if name.startswith(f"{metric}@")
+        }
+        if len(shares) > 1:
+            name, number = system if step is None else f"{system}, step {step:,}", len(axes.lines)
+            # Later lines are thinner: one below them that is the same is still seen.
+            width = max(1.0, 4 - number)
+            axes.plot(*zip(*sorted(shares.items())), linewidth=width, marker=".", label=display.label(name))
+            cutoffs |= shares.keys()
+    if not cutoffs:
+        return None
     axes.set_xscale("log")
-    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
+    axes.set_xticks(sorted(cutoffs), [f"{k:,}" for k in sorted(cutoffs)])
     axes.xaxis.set_minor_locator(tickers.NullLocator())
     axes.set_ylim(bottom=0)
     display.legend(figure)

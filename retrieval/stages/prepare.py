@@ -85,22 +85,12 @@ def check_settings(config: ConfigDict) -> None:
     fields, longest = config.prepare, config.prepare.longest_passage
     corpus_kind.kind_of(config.corpus)
     for name in ("shortest_paragraph", "least_passage"):
-        if prepare[name] > prepare.longest_passage:
-            raise UserError(
-                f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
-                f"{prepare.longest_passage}: lower the first or raise the second"
-            )
-    if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
-        raise libraries.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
-    for option in prepare.beam_options:
-        if not option.startswith("--"):
-            raise UserError(
-                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
-                "\"('--region=europe-west4',)\""
-            )
-
-
-check_settings = of_fields(_check_settings, "corpus", "prepare")
+        if fields[name] > longest:
+            raise UserError(f"config.prepare.{name}={fields[name]}: at most config.prepare.longest_passage={longest}")
+    if fields.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
+        raise libraries.missing(f"config.prepare.runner={fields.runner}", "apache-beam", "beam")
+    if wrong := [option for option in fields.beam_options if not option.startswith("--")]:
+        raise UserError(f"config.prepare.beam_options: '{wrong[0]}' is no flag such as '--region=europe-west4'")
 
 
 def check_inputs(run: Run) -> None:
