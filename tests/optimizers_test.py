@@ -130,67 +130,15 @@ def test_muon_is_muon_on_matrices_of_layers_and_adam_elsewhere():
         np.testing.assert_allclose(found["layers"]["kernel"][layer], matrix, rtol=1e-4, atol=1e-5)
 
 
-def test_lion_takes_the_sign_of_its_momentum():
-    random = np.random.default_rng(0)
-    params, gradients = tree(random, (3, 4)), [tree(random, (3, 4)) for _ in range(4)]
-    found = updated(make_optimizer(**FULL, weight_decay=0.3, name="lion"), params, gradients)
-    matrix, momentum = params["layers"]["kernel"].astype(np.float64), 0.0
-    for gradient in (each["layers"]["kernel"] for each in gradients):
-        matrix = matrix - 0.01 * (np.sign(0.9 * momentum + 0.1 * gradient) + 0.3 * matrix)
-        momentum = 0.99 * momentum + 0.01 * gradient
-    np.testing.assert_allclose(found["layers"]["kernel"], matrix, rtol=1e-5)
-
-
-def adafactor(matrix, gradients, decay):
-    """Shazeer & Stern 2018, algorithms 4 and 5, of a large matrix, in float64."""
-    matrix, rows, columns = np.array(matrix, np.float64), 0.0, 0.0
-    for t, gradient in enumerate(gradients, 1):
-        kept, square = 1 - t**-0.8, np.square(gradient, dtype=np.float64) + 1e-30
-        rows, columns = (kept * old + (1 - kept) * square.mean(axis) for old, axis in ((rows, 1), (columns, 0)))
-        update = gradient / np.sqrt(np.outer(rows, columns) / rows.mean())
-        update /= max(1.0, np.sqrt(np.square(update).mean()))
-        scale = max(1e-3, np.sqrt(np.square(matrix).mean()))
-        matrix = matrix - 0.01 * (scale * update + decay * matrix)
-    return matrix
-
-
-def test_adafactor_takes_each_layer_for_itself():
-    """Two layers of very different sizes: together they would share the size and the clipping."""
-    random, shape = np.random.default_rng(0), (2, 129, 130)
-    sizes = np.array([0.1, 10], np.float32)[:, None, None]
-    params = {"layers": {"kernel": sizes * random.normal(size=shape).astype(np.float32)}}
-    gradients = [{"layers": {"kernel": sizes * random.normal(size=shape).astype(np.float32)}} for _ in range(3)]
-    tx = make_optimizer(**FULL, weight_decay=0.3, name="adafactor", is_stacked=is_stacked)
-    found = updated(tx, params, gradients)["layers"]["kernel"]
-    for layer in range(2):
-        of_layer = [each["layers"]["kernel"][layer] for each in gradients]
-        expected = adafactor(params["layers"]["kernel"][layer], of_layer, 0.3)
-        np.testing.assert_allclose(found[layer], expected, rtol=1e-4, atol=1e-6)
-    # The squares of a matrix are kept as two vectors.
-    assert max(leaf.size for leaf in jax.tree.leaves(tx.init(params))) == 2 * 130
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("muon", LORA),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in (("adafactor", TIED), ("muon", TIED), ("lion", LORA), ("adafactor", LORA))
-        ),
-    ],
-)
-def test_training_is_the_same_on_every_mesh(name, changes):
-    """Gradients near 0, of the keys' biases, have signs by chance, and Lion makes as much of them as of any."""
-    changes = {"train.optimizer": name, "train.learning_rate": 1e-3, **changes}
+@pytest.mark.parametrize("changes", [LORA, pytest.param(TIED, marks=pytest.mark.long)])
+def test_training_by_muon_is_the_same_on_every_mesh(changes):
+    changes = {"train.optimizer": "muon", "train.learning_rate": 1e-3, **changes}
     (expected, losses), (state, actual) = (run(make_config(fsdp, **changes)) for fsdp in (1, 4))
     np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-    close = dict(rtol=0, atol=2e-3 if name == "lion" else 1e-5)
     for (path, a), b in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(expected.params), strict=True):
-        np.testing.assert_allclose(a, b, **close, err_msg=str(path))
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim == 3]
-    assert moments or name == "adafactor"  # whose squares are not kept for such small matrices alone
-    assert all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
+    assert moments and all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
 
 
 class Nothing:
