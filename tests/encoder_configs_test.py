@@ -62,8 +62,8 @@ CONFIGS = {
     "heads that do not divide": ("modernbert", dict(num_attention_heads=5), "num_attention_heads is 5"),
     "an odd head": ("qwen3", dict(head_dim=7), "head_dim is 7"),
     "more layers than tensors": ("qwen3", dict(num_hidden_layers=8), "num_hidden_layers is 8"),
-    "another vocabulary": ("qwen3", dict(vocab_size=V + 1), f"vocab_size is {V + 1}"),
-    "another hidden size": ("llama", dict(hidden_size=H + 4, head_dim=8), f"hidden_size is {H + 4}"),
+    "another vocabulary": ("qwen3", dict(vocab_size=V + 1), f"its sizes make embed_tokens.weight [{V + 1}, {H}], and"),
+    "another hidden size": ("llama", dict(hidden_size=H + 4, head_dim=8), f"embed_tokens.weight [{V}, {H + 4}], and"),
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def infinite(x):
 
 # A family, what becomes of its tensors, and what the message says.
 TENSORS = [
-    ("modernbert", missing("layers.2.attn.Wqkv.weight"), "layers.2.attn.Wqkv.weight is missing"),
+    ("modernbert", missing("layers.2.attn.Wqkv.weight"), "layers.2.attn.Wqkv.weight part 0 is missing"),
     ("qwen3", missing("embed_tokens.weight"), "embed_tokens.weight is missing"),
     ("qwen2", missing("layers.0.self_attn.q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
     ("qwen3", tensor("layers.0.self_attn.q_proj.bias", lambda _: np.ones(32)), "q_proj.bias [32] is left over"),
@@ -137,18 +137,22 @@ TENSORS = [
     (
         "modernbert",
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]),
-        "layers.1.mlp.Wi.weight [79, 48] does not fall into equal parts",
+        "layers.1.mlp.Wi.weight part 1 is missing",
     ),
     (
         "modernbert",
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-2]),
-        "a part of layers.1.mlp.Wi.weight is [39, 48], [40, 48] is needed",
+        "layers.1.mlp.Wi.weight part 1 is [39, 48], [40, 48] is needed",
     ),
-    ("gte", two_types, "type_vocab_size is 1, and model.safetensors has"),
+    (
+        "gte",
+        two_types,
+        "its sizes make embeddings.token_type_embeddings.weight [1, 48], and model.safetensors has [2, 48]",
+    ),
     (
         "gte",
         tensor("encoder.layer.2.mlp.up_gate_proj.weight", infinite),
-        "encoder.layer.2.mlp.up_gate_proj.weight has values that are not finite",
+        "encoder.layer.2.mlp.up_gate_proj.weight part 0 has values that are not finite",
     ),
 ]
 

@@ -88,7 +88,7 @@ def test_a_pattern_for_every_matrix_takes_no_time(adapter):
         ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens is \[1\], and whether that changes a result"),
         ({"layer_replication": [[0, 2]]}, r"layer_replication is \[\[0, 2\]\]"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; only 'LORA'"),
-        ({"peft_type": None}, "no peft_type"),
+        ({"trainable_token_indices": [1, 7]}, r"trainable_token_indices is \[1, 7\]"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"r": 3}, "is no pair of lora_A and lora_B of rank 3"),
         ({"lora_alpha": "3"}, "lora_alpha is '3' and alpha_pattern {}; numbers above 0 are needed"),

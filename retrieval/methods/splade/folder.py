@@ -84,7 +84,6 @@ class SparseFolder(NamedTuple):
         encoder = EncoderFolder.open(modules[0].folder)
         if not encoder.has_head:
             raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
-        encoder.check_head()
         query, document = module_folder.lengths(encoder, _TRANSFORMER, _LOGITS)
         texts = {"data.query_length": _table_length(table, encoder) if table else query}
         texts |= {"data.document_length": document}

@@ -79,9 +79,12 @@ FAMILIES.register(
         rates=dict(attention_rate="attention_dropout"),
         written={"norm_bias": False, "attention_bias": False, "mlp_bias": False, "hidden_activation": "gelu"},
         # A rope_scaling would be of all layers, which no published one has.
-        keys={**dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY), "rope_scaling": ()},
-        # Of published files, which have rotary positions and no such norm; the last is read by `check_head`.
-        ignored="position_embedding_type layer_norm_eps classifier_activation",
+        keys={
+            **dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY),
+            "rope_scaling": (),
+            "classifier_activation": ("gelu",),  # of its heads
+        },
+        ignored="position_embedding_type layer_norm_eps",  # of published files; it has neither
         angles=Angles({"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
         read=_read_modern,
         write=_write_modern,
