@@ -258,7 +258,7 @@ def test_embeddings_are_truncated_and_then_normalised(folder):
         (LENGTHS, "transformer_task", "text-generation", "transformer_task is 'text-generation'; only"),
         (LENGTHS, "modality_config", {"image": {}}, "modality_config of a text is None; only"),
         (LENGTHS, "query_expansion", {"length": 32}, "query_expansion is {'length': 32}, and whether"),
-        (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32, and what comes before it has 16"),
+        (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32; only 16"),
         (LENGTHS, "max_seq_length", -5, "max_seq_length is -5; a whole number of at least 3"),
         ("config.json", "hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
         ("config.json", "auto_map", {"AutoModel": "x.Y"}, "auto_map is "),
@@ -280,7 +280,7 @@ def test_what_is_not_understood_is_refused_by_name(folder, file, key, value, mes
     [
         ("Router", "sentence_transformers.models", "it has a module Router"),
         ("LogitScore", "sentence_transformers.cross_encoder.modules.logit_score", "it has a module LogitScore"),
-        ("Pooling", "sentence_transformers.models", "not one Transformer with one Pooling"),
+        ("Pooling", "sentence_transformers.models", "its modules are "),
         ("Normalize", "custom_st", "'custom_st.Normalize' is code of the model's own"),
     ],
 )

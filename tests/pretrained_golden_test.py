@@ -10,7 +10,6 @@ import pytest
 from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file
-from support import google_checkpoint
 from support.bert_folders import load
 
 from retrieval.common.runtime.filler import FILLER
@@ -86,13 +85,6 @@ def test_fewer_positions_are_the_first_ones():
     expected = expected_of("bert", "short")
     hidden = encode(load(GOLDEN / "bert", max_length=6), texts(expected))
     np.testing.assert_allclose(hidden, expected["hidden"], rtol=0, atol=1e-5)
-
-
-def test_googles_checkpoint_gives_the_same_parameters(tmp_path):
-    """Its names and its matrices, [in, out], from the same weights; what its optimizer keeps is left out."""
-    google_checkpoint.write(GOLDEN / "bert", tmp_path)
-    ours, theirs = (nnx.to_pure_dict(nnx.state(load(folder))) for folder in (tmp_path, GOLDEN / "bert"))
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["bert_sharded", "bert"])

@@ -1,7 +1,6 @@
 """A folder with an encoder of a family in `encoders`: its sizes, and its weights as our parameters.
 
-The folder is as Hugging Face's libraries write it (`config.json` beside the weights), or as Google published BERT
-(`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`).
+The folder is as Hugging Face's libraries write it: `config.json` beside the weights.
 """
 
 import dataclasses
@@ -93,15 +92,6 @@ class EncoderFolder:
         """The smallest type that holds its weights exactly: one of 16 bits, or float32."""
         types = {tensor.dtype for tensor in self._shapes.values() if tensor.size}
         return types.pop() if len(types) == 1 and min(types).itemsize == 2 else np.dtype(np.float32)
-
-    @property
-    def matryoshka(self) -> tuple[int, ...]:
-        """The sizes that its config says its embeddings may be cut to."""
-        sizes = self._config.get("matryoshka_dimensions") or []
-        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
-            problem = f"matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
-            raise UserError(f"{self.files[0]}: {problem}")
-        return tuple(sorted(set(sizes)))
 
     @property
     def has_head(self) -> bool:
@@ -244,7 +234,6 @@ class EncoderFolder:
         has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
             name = family.name(original)
-            tensor = tensor.T if original.endswith("/kernel") else tensor  # TensorFlow's matrices are [in, out]
             if re.search(family.unused, name) or (has_head and _UNUSED_POOLER.match(original)):
                 unused.append(name)
             elif name in tensors and not np.array_equal(tensors[name], tensor):

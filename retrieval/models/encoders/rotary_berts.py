@@ -6,12 +6,11 @@ trained on: with longer ones its authors change the angles. GTE 1.5 (Zhang et al
 'new' on the hub, where its angles are scaled in a way of its own, and 'gte' in transformers 5.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from retrieval.models.architecture import MATRICES, Architecture
-from retrieval.models.encoders import decoders, rotary
+from retrieval.models.encoders import rotary
 from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings, of_layers
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY, shown
@@ -94,26 +93,6 @@ FAMILIES.register(
     ),
 )
 
-# The names that NomicBERT and GTE have in transformers while it computes.
-_COMPUTING = {
-    **{ours: its for ours, its in decoders.MODULES.items() if "self_attn" in its or "mlp." in its},
-    "embedding_norm": "embeddings.LayerNorm",
-    "layers/attention_norm": "layers.{}.post_attention_layernorm",
-    "layers/mlp_norm": "layers.{}.post_mlp_layernorm",
-}
-
-
-def _renamed(modules: Mapping[str, str]) -> dict[str, str]:
-    """Those names (regular expressions) -> the names of a family's modules, with the part that they are of."""
-    names = {}
-    for ours, theirs in _COMPUTING.items():
-        if ours in modules:
-            module, hash_sign, part = modules[ours].partition("#")
-            name = re.escape(theirs).replace(r"\{\}", r"(?P<layer>\d+)")
-            names[rf"^{name}\.(?P<leaf>\w+)$"] = module.format(r"\g<layer>") + rf".\g<leaf>{hash_sign}{part}"
-    return names
-
-
 _NOMIC = {
     "token_embedding": "embeddings.word_embeddings",
     "type_embedding": "embeddings.token_type_embeddings",
@@ -170,7 +149,7 @@ FAMILIES.register(
         """,
         angles=Angles({"rope_theta": 1000.0}, older=False),
         heads={"cls.": "lm", "lm_head.": "lm", "pooler.": "pooler", "classifier.": "classifier"},
-        names={r"^(nomic_)?bert\.": "", **_renamed(_NOMIC)},
+        names={r"^(nomic_)?bert\.": ""},
         prefix="nomic_bert.",
     ),
 )
@@ -226,7 +205,7 @@ def _gte(**own: Any) -> Family:
         # How it is computed, or an attention that is off.
         ignored="logn_attention_clip1 unpad_inputs use_memory_efficient_attention auto_map",
         heads={"lm_head.": "mlm", "pooler.": "pooler", "classifier.": "classifier"},
-        names={r"^(new|gte)\.": "", r"^lm_head\.layer_norm\.": "lm_head.norm.", **_renamed(_GTE)},
+        names={r"^(new|gte)\.": "", r"^lm_head\.layer_norm\.": "lm_head.norm."},
         prefix="new.",
         **own,
     )
