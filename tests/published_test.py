@@ -184,9 +184,7 @@ def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
     ("switch", "pooling"),
     [
         ("cls_token", "cls"),
-        ("max_tokens", "max"),
         ("lasttoken", "last"),
-        ("mean_sqrt_len_tokens", "mean_sqrt_len"),
         ("weightedmean_tokens", "weighted_mean"),
     ],
 )

@@ -251,7 +251,7 @@ declare(
     pooling=Field(
         "cls",
         one_of("pooling", "retrieval.models.pooling.POOLINGS"),
-        "of tokens: the first ([CLS]), last, mean or maximum",
+        "of tokens: the first ([CLS]), last or mean, of which later ones may weigh more",
     ),
     pool_from=Field(
         (0, 0),

@@ -144,12 +144,12 @@ class EncoderFolder:
         own = {name: part for name, part in like.items() if self.has(name)}
         if len(own) < len(like):
             own.pop("classifier", None)
-        modules = {name: f"{self.names.module(name)}." for name in own}
-        tensors = {name: x for name, x in self._tensors.items() if name.startswith(tuple(modules.values()))}
+        modules = tuple(f"{self.names.module(name)}." for name in own)
+        tensors = {name: x for name, x in self._tensors.items() if name.startswith(modules)}
         if "classifier" in own and own["classifier"]["kernel"].shape[1] == 2:
-            single = {name: x for name, x in tensors.items() if x.shape[:1] == (1,)}
-            of_classifier = {name: x for name, x in single.items() if name.startswith(modules["classifier"])}
-            tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in of_classifier.items()}
+            module = f"{self.names.module('classifier')}."
+            single = [name for name, x in tensors.items() if name.startswith(module) and x.shape[:1] == (1,)]
+            tensors |= {name: np.concatenate([np.zeros_like(tensors[name]), tensors[name]]) for name in single}
         return self._parameters(tensors, own)
 
     def output_layer(self) -> np.ndarray:

@@ -32,13 +32,13 @@ DOT, COSINE = ("dot", "dot_product"), ("cosine",)
 # The torch classes of activations.
 _CLASSES = ("linear.Identity", *(f"activation.{name}" for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")))
 ACTIVATIONS = {f"torch.nn.modules.{name}": name.rpartition(".")[2].lower() for name in _CLASSES}
-# Its ways of pooling -> ours, and the switch of each in older folders.
+# Its ways of pooling -> ours, where there is one, and the switch of each in older folders.
 POOLINGS = {
     "cls": ("cls", "pooling_mode_cls_token"),
     "mean": ("mean", "pooling_mode_mean_tokens"),
     "lasttoken": ("last", "pooling_mode_lasttoken"),
-    "max": ("max", "pooling_mode_max_tokens"),
-    "mean_sqrt_len_tokens": ("mean_sqrt_len", "pooling_mode_mean_sqrt_len_tokens"),
+    "max": ("", "pooling_mode_max_tokens"),
+    "mean_sqrt_len_tokens": ("", "pooling_mode_mean_sqrt_len_tokens"),
     "weightedmean": ("weighted_mean", "pooling_mode_weightedmean_tokens"),
 }
 
@@ -166,9 +166,10 @@ def _pooling(path: Path, size: int) -> tuple[str, bool]:
     switched = [way for way, (_, switch) in POOLINGS.items() if record.get(switch)] or ["mean"]
     ways = record.get("pooling_mode", switched)
     way = " and ".join(map(str, ways)) if isinstance(ways, list) else str(ways)
-    if way not in POOLINGS:
-        raise UserError(f"{path}: it pools by {way[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed")
-    return POOLINGS[way][0], record.get("include_prompt", True)
+    known = {theirs: ours for theirs, (ours, _) in POOLINGS.items() if ours}
+    if way not in known:
+        raise UserError(f"{path}: it pools by {way[:80] or 'nothing'}; one of {', '.join(known)} is needed")
+    return known[way], record.get("include_prompt", True)
 
 
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:

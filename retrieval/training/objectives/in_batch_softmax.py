@@ -82,11 +82,6 @@ class InBatchSoftmax(Loss):
         """As `Loss.counts_copies`."""
         return "train.other_positives" if self.other_positives == "mean" else ""
 
-    @property
-    def guided_by(self) -> str:
-        """As `Loss.guided_by`."""
-        return self.guide
-
     def check_batch(self, batch_size: int, negatives: int) -> None:
         """Also that groups fit a batch."""
         named = f"config.train.groups={self.groups}"
