@@ -233,13 +233,6 @@ def test_one_query_by_hand(options, loss, left_out):
     assert metrics == {"recall@1": 0, "masked_ids": 0} | left_out
 
 
-def test_a_relative_margin_is_of_the_size_of_the_positives_score():
-    """Also where that is below 0: -0.5 - 0.05 * 0.5 is -0.525, below -0.49; -0.5 * 0.95 would be above."""
-    for negative, left_out in ((-0.49, 1), (-0.53, 0)):
-        metrics = one_query([-0.5, negative], false_negatives="relative", false_margin=-0.05)[1]
-        assert metrics["masked_margin"] == left_out
-
-
 def test_the_loss_of_sentence_transformers():
     """MultipleNegativesRankingLoss of version 6.2 with a scale of 20, in float64, on these four triples."""
     texts = np.cos(np.arange(36) ** 2 + 1).reshape(3, 4, 3)
