@@ -151,10 +151,15 @@ def test_titles_can_be_pairs(model, tmp_path):
     assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "last", "mean_sqrt_len", "weighted_mean"])
-def test_each_switch_of_older_folders_is_a_pooling(model, pooling):
-    switch = {"cls": "cls_token", "last": "lasttoken", "weighted_mean": "weightedmean_tokens"}.get(pooling)
-    switch = switch or f"{pooling}_tokens"
+@pytest.mark.parametrize(
+    ("switch", "pooling"),
+    [
+        ("cls_token", "cls"),
+        ("lasttoken", "last"),
+        ("weightedmean_tokens", "weighted_mean"),
+    ],
+)
+def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
     folder = with_older_pooling(model, **{"mean_tokens": False, switch: True})
     assert published.get_config(str(folder)).model.pooling == pooling
 

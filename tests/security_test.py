@@ -20,7 +20,7 @@ import seqio
 import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
-from support import google_checkpoint, toy_corpus
+from support import toy_corpus
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -256,7 +256,6 @@ LOADERS = {
         lambda folder: list(local_runner.read_items([folder / "work"], "tag")),
     ),
     "weights": Loader(write_weights, read_weights),
-    "tensorflow's weights": Loader(lambda folder: google_checkpoint.write(GOLDEN / "bert", folder), read_weights),
     "collection": Loader(write_collection, read_collection),
     "squad": Loader(
         lambda folder: toy_corpus.write_squad(folder / "squad.json"),

@@ -70,7 +70,8 @@ REMOVED: dict[str, str] = {
     "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
     "train.decay_ratio": "The schedule wsd falls over the last tenth of the steps; leave it out.",
     "train.guide_rule": "config.train.guide_margin is the difference of two scores of the guide; leave it out.",
-    "train.hardness_of": "config.train.hardness weighs all negatives of a query; leave it out.",
+    "train.hardness": "All negatives of a query weigh alike; leave it out.",
+    "train.hardness_of": "All negatives of a query weigh alike; leave it out.",
     "train.in_batch": "Both parts of maxsim_distillation weigh 1, as in ColBERTv2; leave it out.",
     "train.kl_weight": "The KL divergence of the latent variable weighs 1, as in the evidence bound; leave it out.",
     "train.lora.rslora": "Multiply config.train.lora.alpha by the root of the rank, which is the same.",
@@ -81,6 +82,7 @@ REMOVED: dict[str, str] = {
     "train.sparse.documents": "Documents have the regularizer flops; leave it out.",
     "train.spread_out": "The regulariser that spread embeddings is gone; leave it out.",
     "train.spread_out_mean": "The regulariser that spread embeddings is gone; leave it out.",
+    "train.terms": "A query's softmax holds the scores of documents alone, and config.train.symmetric both directions.",
     "weigh": "A word of weight 1 counts 100 times, and batches have 64 passages; leave it out.",
 }
 _LIMITS = "batch body characters inputs inputs_body inputs_seconds inputs_tokens seconds texts waiting".split()

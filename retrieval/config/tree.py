@@ -57,7 +57,6 @@ _ORIGINS = tuple_of(
     _ORIGIN.fits,
 )
 _PRECISION = choice("float32", "bfloat16", "int8", "binary")
-_TERMS = "retrieval.training.objectives.in_batch_softmax.are_terms"
 _TARGETS = "retrieval.models.lora.are_targets"
 _TRANSFORMER = ("model.encoder", "transformer")
 
@@ -249,7 +248,7 @@ declare(
     pooling=Field(
         "cls",
         one_of("pooling", "retrieval.models.pooling.POOLINGS"),
-        "of tokens: the first ([CLS]), last, mean or maximum",
+        "of tokens: the first ([CLS]), last or mean, of which later ones may weigh more",
     ),
     pool_from=Field(
         (0, 0),
@@ -340,12 +339,6 @@ _OF_LOSSES = declare(
     guide_margin=Field(
         0.0, NUMBER, "leaves out negatives that it scores above the positive + this", goes_with="train.guide"
     ),
-    terms=Field(
-        (),
-        checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
-        "in_batch_softmax: further scores in a query's softmax, such as ('query_query', 'document_document')",
-    ),
-    hardness=Field(0.0, NOT_NEGATIVE, "a negative weighs exp(hardness x score); LLaVE 9, EmbeddingGemma 5"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
 )

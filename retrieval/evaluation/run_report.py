@@ -27,6 +27,7 @@ _CURVES = {
 
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
+_WON = "In how many questions a system is better than, the same as, and worse than the other."
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."

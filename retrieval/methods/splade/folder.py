@@ -82,7 +82,6 @@ class SparseFolder(NamedTuple):
         encoder = EncoderFolder.open(modules[0].folder)
         if not encoder.has_head:
             raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
-        encoder.check_head()
         query, document = module_folder.lengths(encoder, _TRANSFORMER, _LOGITS)
         prompts = module_fields.prompts(folder, settings)
         texts: dict[str, Any] = {f"data.{name}": text for name, text in zip(prefixes.NAMES, prompts)}

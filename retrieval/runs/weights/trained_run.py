@@ -13,7 +13,7 @@ from retrieval.common.errors import UserError, hub_hint
 from retrieval.common.runtime import artefacts
 from retrieval.data.tokenizers import vocabularies
 from retrieval.models import two_tower
-from retrieval.models.encoders.family import CONFIGS
+from retrieval.models.encoders.family import CONFIG
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.parameters import bind, local_mesh
@@ -38,7 +38,7 @@ class TrainedRun(Start):
         """The record of the run that trained it."""
         folder = run.config.train.init_from
         place = artefacts.local(folder)
-        if not any((place / name).exists() for name in CONFIGS):
+        if not (place / CONFIG).exists():
             why = "no config.json there" if place.exists() else "no such folder"
             needed = f"a work directory is needed, or a folder of BERT's weights (with config.json){hub_hint(folder)}"
             raise UserError(f"{FIELD}={folder}: {why}; {needed}")
