@@ -50,6 +50,7 @@ REMOVED: dict[str, str] = {
     "runs.set": "Run files are of the one set of a run; leave it out.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "search": "--stage=search shows five hits; leave it out. In Python search() takes k.",
+    "serve.origins": "A proxy before the server may let pages of other sites read answers (CORS); leave it out.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
     "sparse.document_terms": "A passage keeps its 512 greatest weights; leave it out.",
     "sparse.query_terms": "A query keeps its 512 greatest weights; leave it out.",

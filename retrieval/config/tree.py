@@ -50,12 +50,6 @@ _SOME_FUSIONS = tuple_of(f"a tuple of some of {', '.join(_FUSIONS)}", _FUSIONS._
 # Hosts as requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
 _HOST = matching("", r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
 _HOSTS = tuple_of("a tuple of names without a port, such as \"('search.example.org',)\", or ()", _HOST.fits)
-# Origins as browsers have them: in lower case, without a path.
-_ORIGIN = matching("", r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
-_ORIGINS = tuple_of(
-    "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
-    _ORIGIN.fits,
-)
 _PRECISION = choice("float32", "bfloat16", "int8", "binary")
 
 
@@ -408,7 +402,6 @@ declare(
     host=Field("127.0.0.1", matching("an address", r"\S+"), "address to listen at; 0.0.0.0: for other machines, too"),
     port=Field(8080, _PORT, "port to listen at; 0: any that is free"),
     hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
-    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any"),
     reranker=Field("", TEXT, "work directory, or a cross-encoder's folder or hf:NAME; '': the run's own, if any"),
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
