@@ -12,6 +12,7 @@ from support.handed_over import block_of, checks, made, questions, verify, writt
 
 from retrieval.common.errors import UserError
 from retrieval.export.vectors import folder
+from retrieval.export.vectors.metadata import Metadata
 from retrieval.export.vectors.targets import TARGETS, Target, register
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
@@ -45,13 +46,10 @@ def test_only_texts_are_compressed(tmp_path):
     assert kinds.pop("vector.list.element") == "UNCOMPRESSED" and set(kinds.values()) == {"ZSTD"}
 
 
-def test_a_row_group_is_a_block_and_parts_end_in_time(tmp_path, monkeypatch):
+def test_a_part_is_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr("support.handed_over.BLOCK", 7)
-    monkeypatch.setattr("retrieval.export.vectors.targets._MOST_BYTES", 4000)
     path = written("table", tmp_path, *made()) / "vectors"
-    parts = [parquet.ParquetFile(part) for part in sorted(path.iterdir())]
-    groups = [part.metadata.row_group(n).num_rows for part in parts for n in range(part.num_row_groups)]
-    assert len(parts) > 1 and groups == [7] * 5 + [5]
+    assert [parquet.ParquetFile(part).metadata.num_rows for part in sorted(path.iterdir())] == [7] * 5 + [5]
 
 
 def test_what_is_expected_are_the_best_of_all(tmp_path):
@@ -128,11 +126,9 @@ def test_what_a_row_may_not_be(name, changes, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_names_that_a_target_has_itself(tmp_path):
-    vectors, embeddings = made(rows=2)
-    taken = vectors.__class__(**{**vars(vectors), "kinds": {"title": "text"}, "columns": ("title",)})
+def test_names_that_the_table_has_itself():
     with pytest.raises(UserError, match="'title'"):
-        written("table", tmp_path, taken, embeddings)
+        Metadata(None).check_columns(("title",))
 
 
 def test_a_folder_of_something_else_stays(tmp_path):

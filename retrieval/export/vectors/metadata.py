@@ -9,7 +9,7 @@ from typing import Any
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.parsing import scalars, text_files
 from retrieval.data.sets.beir import Candidate
-from retrieval.export.vectors.vectors import DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, TEXTS
+from retrieval.export.vectors.vectors import COLUMNS, DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, TEXTS
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class Metadata:
           UserError: no passage can have such metadata.
         """
         for name in columns:
+            if name in COLUMNS:
+                raise UserError(f"config.handover.columns: the table has a column '{name}' already; name others")
             if name not in self.kinds:
                 raise unknown_name("metadata in config.handover.columns", name, self.kinds)
 
