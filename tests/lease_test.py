@@ -112,7 +112,7 @@ def test_what_is_not_a_work_directory_is_left_alone(bucket, machine, monkeypatch
 
 def test_addresses_that_cannot_be_are_refused(bucket):
     """With a character that stands for others, objects of other runs would count as this one's."""
-    with pytest.raises(UserError, match=rf"{re.escape(URL)}\*1: '\*' is a wildcard"):
+    with pytest.raises(UserError, match=rf"{re.escape(URL)}\*1: no address on a store without wildcards"):
         Store(f"{URL}*1")
     with pytest.raises(UserError, match="scheme of az://bucket/run"):
         Store("az://bucket/run")

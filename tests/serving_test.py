@@ -325,7 +325,7 @@ def test_a_newer_state_takes_over_once_it_is_whole(caplog):
 def test_a_port_that_is_taken_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is taken: .*config\.serve\.port"):
+        with pytest.raises(UserError, match=rf"127\.0\.0\.1, port {port} \(it is taken\): .*config\.serve\.port"):
             server.listen("127.0.0.1", port)
     with pytest.raises(UserError, match=r"cannot listen at 203\.0\.113\.7, port 0 .*config\.serve\.host"):
         server.listen("203.0.113.7", 0)

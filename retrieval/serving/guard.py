@@ -74,13 +74,13 @@ def read(path: Path) -> tuple[bytes, ...]:
       UserError: it cannot be read, or a line is no key.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"config.serve.keys_file={path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, 1):
-        if line.strip() and not _KEY.fullmatch(line.strip()):
+        if line and not _KEY.fullmatch(line):
             raise UserError(f"config.serve.keys_file={path}, line {number}: a key is of ASCII without spaces")
-    return tuple(line.strip().encode() for line in lines if line.strip())
+    return tuple(line.encode() for line in lines if line)
 
 
 class Guard:
