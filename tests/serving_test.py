@@ -162,7 +162,7 @@ def fitting(value, schema, described):
     """Checks a value by as much of JSON Schema as the description has."""
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "number": int | float}
     kinds["null"] = type(None)
-    if schema is True:
+    if schema is True or not schema:
         return True
     if "$ref" in schema:
         *_, name = schema["$ref"].split("/")

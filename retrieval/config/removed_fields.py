@@ -2,46 +2,35 @@
 
 # Fields whose value is fixed by now.
 _FIXED = """
-answer.spans answer.sums cluster.sample cluster.spherical cluster.start encode.calibrate encode.symmetric
-fuse.constant generate.batch_size generate.beams generate.least_words generate.length_penalty
-generate.temperature generate.tokens generate.top_k handover.dtype index.bm25_accents index.bm25_identifiers
-index.deepct_b index.deepct_k1 index.recall_target index.symmetric index.expansions_used
-loop.validate_negatives mesh.rules model.answer_tokens sparse.document_terms sparse.query_terms spans.gold
-spans.most train.decay_ratio train.in_batch train.kl_weight train.sparse.documents weigh
+answer.spans answer.sums cluster.sample cluster.spherical cluster.start data.deepct_stemmer data.whole_word
+encode.calibrate encode.symmetric fuse.constant fuse.weights generate.batch_size generate.beams generate.least_words
+generate.length_penalty generate.temperature generate.tokens generate.top_k handover.dtype handover.since
+index.bm25_accents index.bm25_identifiers index.deepct_b index.deepct_k1 index.expansions_used index.recall_target
+index.symmetric index.tune_queries inspect late.fde_index loop.validate_negatives mesh.rules mine.refresh_env
+mine.refresh_lag model.answer_tokens runs.set spans.gold spans.most sparse.document_terms sparse.query_terms
+train.decay_ratio train.guide_rule train.hardness_of train.in_batch train.kl_weight train.matryoshka_weights
+train.sparse.documents weigh
 """
 # Field or group of fields, such as 'train.steps' or 'train' -> a sentence: what to do in its place.
 REMOVED: dict[str, str] = dict.fromkeys(_FIXED.split(), "Its value is fixed; leave it out.")
 REMOVED |= {
-    "data.deepct_stemmer": "DeepCT's labels have Porter's stems; leave it out.",
-    "data.whole_word": "The masked language model masks tokens; leave it out.",
     "evaluate.dense": "config.index.dense names the index; a run an index, with one base, compares them.",
     "evaluate.precisions": "Set config.encode.precision, or config.index.dense=quantised and config.index.precision.",
     "evaluate.rescore": "config.index.rescore scores the results of a quantised index again.",
     "evaluate.sizes": "config.encode.truncate cuts embeddings; a run a size, with one base, compares sizes.",
     "export.formats": "--config.export.onnx=True writes ONNX; the static and StableHLO forms are gone.",
     "export.hub_private": "A model that is not there yet is made for you alone; its page on the hub opens it.",
-    "fuse.weights": "Validation questions choose the weights of two systems, else all count alike; leave it out.",
-    "handover.since": "A collection is handed over as a whole; leave it out.",
-    "index.tune_queries": "ScaNN is no longer tuned; leave it out.",
-    "inspect": "It looks at the first 20,000 passages and labelled queries; leave it out.",
-    "late.fde_index": "MUVERA's vectors and XTR's tokens are searched exactly; leave it out.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
-    "mine.refresh_env": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
-    "mine.refresh_lag": "Training refreshes on its own devices, and waits meanwhile; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
-    "runs.set": "Run files are of the one set of a run; leave it out.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "search": "--stage=search shows five hits; leave it out. In Python search() takes k.",
     "serve.origins": "A proxy before the server may let pages of other sites read answers (CORS); leave it out.",
     "similarity": "The stage that measured how alike random texts are is gone too; leave it out.",
     "sparse.scale": "Weights are not rounded; config.sparse.vectors=('anserini',) writes hundredths. Leave it out.",
     "spans.run": "Paragraphs come from an index: name its system in config.spans.system.",
-    "train.guide_rule": "config.train.guide_margin is the difference of two scores of the guide; leave it out.",
-    "train.hardness_of": "config.train.hardness weighs all negatives of a query; leave it out.",
     "train.lora.rslora": "Multiply config.train.lora.alpha by the root of the rank, which is the same.",
-    "train.matryoshka_weights": "All sizes of config.train.matryoshka weigh alike; leave it out.",
     "train.min_max": "Scores keep their scale: set config.train.temperature and config.train.teacher_temperature.",
     "train.softening": "Multiply config.train.temperature and config.train.teacher_temperature by it; leave it out.",
     "train.spread_out": "The regulariser that spread embeddings is gone; leave it out.",

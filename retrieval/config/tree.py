@@ -39,8 +39,7 @@ from retrieval.config.fields import (
     whole_numbers,
 )
 
-_BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
-_RUNNERS = ("local", *_BEAM)
+_RUNNERS = ("local", *(f"{name}Runner" for name in "Direct Dataflow Flink Spark Portable Prism".split()))
 _RUNNER = Kind("runner", lambda value: value in _RUNNERS or "." in value, lambda: _RUNNERS)  # Beam takes any class
 _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
 _K1_B = tuple_of("k1 and b, numbers from 0 on, such as 0.9,0.4, or ()", NOT_NEGATIVE.fits, (0, 2).__contains__)
@@ -87,13 +86,11 @@ _SCHEDULE = _table("schedule", "training.schedules.SCHEDULES")
 _NEGATIVES = _table("format", "data.labelled.negatives_format.FORMATS")
 _REFRESH = _table("kind of refresh", "runs.fitting.refresh_kind.REFRESHES")
 _FLOAT, _FALSE = choice("float32", "bfloat16"), choice("", "absolute", "relative")
-_REMAT = choice("none", "dots", "full", "auto")
 _HELD_OUT = number("0, or a share from 0.0001 to below 1, such as 0.01", lambda n: n == 0 or 0.0001 <= n < 1)
 _OR_AS_DROPOUT = number("a number of at least 0 and below 1, or -1", lambda n: 0 <= n < 1 or n == -1)
 _SCALE = number("0, or a number above 0 and at most 100", lambda n: 0 <= n <= 100)
 _TWO = whole_numbers("two whole numbers, such as (3, 3)", 0)
 _SIZES = whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1)
-_STEPS = whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1)
 _WORDS = names("one name or more, such as \"('bm25',)\"", bool)
 _METRICS = names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()")
 _PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
@@ -254,7 +251,7 @@ declare(
     dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
     attention=Field("auto", choice("auto", "plain", "fused"), "fused: a kernel of the chip; auto: where it fits"),
     products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
-    remat=Field("full", _REMAT, "recomputed in backward; dots: not products; auto: dots or none"),
+    remat=Field("full", choice("none", "dots", "full", "auto"), "recomputed in backward; auto: dots or none"),
     unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
 )
 declare(
@@ -276,6 +273,18 @@ declare(
     init_from=Field("", TEXT, "work directory of a run, or weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"),
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
     loss=Field("in_batch_softmax", _table("loss", "training.loss_kind.LOSSES"), "what is minimised"),
+    # The optimizer.
+    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; muon: of layers' matrices, and Adam of the rest"),
+    learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
+    schedule=Field("linear", _SCHEDULE, "after the warm-up: fall to 0 (linear, cosine), stay (constant), both (wsd)"),
+    warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
+    schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
+    weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
+    clip_norm=Field(1.0, NOT_NEGATIVE, "maximum gradient norm; 0: no clipping"),
+    clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
+    adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
+    lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
+    parameters=Field("float32", _FLOAT, "format of matrices of layers; the optimizer has float32, too"),
 )
 _OF_LOSSES = declare(
     "train",
@@ -295,21 +304,6 @@ _OF_LOSSES = declare(
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
 )
 declare(
-    "train",
-    # The optimizer.
-    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; muon: of layers' matrices, and Adam of the rest"),
-    learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
-    schedule=Field("linear", _SCHEDULE, "after the warm-up: fall to 0 (linear, cosine), stay (constant), both (wsd)"),
-    warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
-    schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
-    weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
-    clip_norm=Field(1.0, NOT_NEGATIVE, "maximum gradient norm; 0: no clipping"),
-    clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
-    adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
-    lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-    parameters=Field("float32", _FLOAT, "format of matrices of layers; the optimizer has float32, too"),
-)
-declare(
     "train.lora",
     rank=Field(0, whole(0), "rank of adapters trained in place of the encoder (LoRA); 0: none", goes_with=_TRANSFORMER),
     alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank", goes_with=_RANK),
@@ -322,7 +316,7 @@ declare(
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
     keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
-    keep_steps=Field((), _STEPS, "further checkpoints, for curves"),
+    keep_steps=Field((), whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1), "further checkpoints"),
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
@@ -350,8 +344,7 @@ declare(
     turn_rate=Field(0.0, NOT_NEGATIVE, "highest learning rate after it; 0: as before", goes_with="mine.patience"),
 )
 declare(
-    "teacher",
-    model=Field("", TEXT, "cross-encoder or embedder, a run, folder or hf:NAME; of several the mean of scaled scores"),
+    "teacher", model=Field("", TEXT, "cross-encoders or embedders, runs, folders or hf:NAME: the mean of scaled scores")
 )
 
 # Search and evaluation.
@@ -425,9 +418,7 @@ declare(
 )
 
 # What runs on the side.
-declare(
-    "plan", topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here")
-)
+declare("plan", topology=Field("", TEXT, "TPU topology to compile for, such as v4:2x2x4; '': the devices here"))
 
 fields.GENERAL.update(fields.DECLARED.keys() - set(_OF_LOSSES))
 

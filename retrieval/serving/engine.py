@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TextRows
@@ -122,12 +120,6 @@ class Engine:
         finally:
             for future in futures:
                 future.cancel()  # those that nobody waits for any more
-
-    async def best_hits(self, query: str, k: int) -> bytes:
-        """The answer to a query by the hybrid, or by the one system that there is."""
-        systems = (system_that_is_read(self.service.titles),)
-        (answer,) = await self.search([Query(query, k, systems, None, False, time.perf_counter())])
-        return answer
 
     async def slowly(self, call: Callable[[], T]) -> T:
         """What a call gives that takes long."""

@@ -21,7 +21,7 @@ from retrieval.common.errors import listed, unknown_name
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
-from retrieval.serving.requests import SWITCH, Field, Operation, Values
+from retrieval.serving.requests import OTHERS, SWITCH, Field, Operation, Values
 from retrieval.serving.responses import FieldError, RefusedError, written
 
 PORT, HEALTH, _PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
@@ -46,10 +46,10 @@ def operations(engine: Engine) -> Iterator[Operation]:
         kept,
     )
     example: Values = {"model": f"{engine.name}:{QUERY}", "input": ["how to install?"], "encoding_format": _BASE64}
-    yield Operation("POST", "/v1/embeddings", what, _embeddings, "Embeddings", fields, (), True, example)
-    yield Operation("GET", "/v1/models", "the names of models", _models, "Models")
+    yield Operation("POST", "/v1/embeddings", what, _embeddings, OTHERS, fields, (), True, example)
+    yield Operation("GET", "/v1/models", "the names of models", _models, OTHERS)
     named = (Field("name", name, "of a model", is_needed=True),)
-    yield Operation("GET", "/v1/models/{name:path}", "a model", _model, "Model", named, (), True)
+    yield Operation("GET", "/v1/models/{name:path}", "a model", _model, OTHERS, named, (), True)
 
     fields = (
         Field("inputs", {"anyOf": [text, texts]}, "a text, or several", is_needed=True),
@@ -61,8 +61,8 @@ def operations(engine: Engine) -> Iterator[Operation]:
     reranks = bool(engine.service.reranker and not engine.service.model)  # POST / does
     for path in ("/embed", *(() if reranks else ("/",))):
         example = {"inputs": ["red"], "prompt_name": "query"}
-        yield Operation("POST", path, what, _embed, "Vectors", fields, (), True, example)
-    yield Operation("GET", "/info", "the model, and what a request may have", _info, "Info")
+        yield Operation("POST", path, what, _embed, OTHERS, fields, (), True, example)
+    yield Operation("GET", "/info", "the model, and what a request may have", _info, OTHERS)
 
     fields = (
         Field("query", text, "a query", is_needed=True),
@@ -78,7 +78,7 @@ def operations(engine: Engine) -> Iterator[Operation]:
     for path in ("/rerank", "/v1/rerank", "/v2/rerank", *(("/",) if reranks else ())):
         example = {"query": "how to install", "documents": ["It is red.", "Install it with pip."], "top_n": 1}
         how, one_of = "how well each document answers a query, best first", ("documents", "texts")
-        yield Operation("POST", path, how, _rerank, "ForeignReranked", fields, one_of, True, example)
+        yield Operation("POST", path, how, _rerank, OTHERS, fields, one_of, True, example)
 
     if path := os.environ.get(_PREDICT):
         fields = (
@@ -86,7 +86,7 @@ def operations(engine: Engine) -> Iterator[Operation]:
             Field("parameters", {"type": "object"}, "'prompt_name', such as 'query', and 'dimensions'", {}),
         )
         example = {"instances": ["red"], "parameters": {"prompt_name": "query"}}
-        yield Operation("POST", path, what, _predict, "Predictions", fields, (), True, example)
+        yield Operation("POST", path, what, _predict, OTHERS, fields, (), True, example)
 
 
 async def _embeddings(engine: Engine, values: Values) -> Any:

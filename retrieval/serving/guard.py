@@ -22,18 +22,15 @@ from retrieval.serving.responses import form_of, json_response, written
 _KEY = re.compile(r"[\x21-\x7e]+")
 _log = logging.getLogger(__name__)
 
-_HEADERS = [
+_HEADERS = {
     # The page loads nothing from elsewhere, runs no script but its own, and is shown in no other page.
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-]
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 class Keys:
@@ -115,7 +112,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+                message = {**message, "headers": [*message["headers"], *Headers(_HEADERS).raw]}
             await send(message)
 
         async def refuse(status: int, why: str, code: str = "", **more: str) -> None:

@@ -3,16 +3,18 @@
 import contextlib
 import importlib.util
 import json
+import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 from starlette.routing import Route
 
+from retrieval.api.answering import system_that_is_read
 from retrieval.common.errors import UserError
 from retrieval.serving.batching import BusyError
 from retrieval.serving.engine import Engine
-from retrieval.serving.service import systems_of
+from retrieval.serving.service import Query, systems_of
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer  # pyright: ignore[reportMissingImports]
@@ -38,11 +40,12 @@ def make_server(engine: Engine) -> "MCPServer":
 
     @server.tool(description=f"The passages that best answer a query or a question, best first. {_DATA}")
     async def search(query: Annotated[str, text], k: Annotated[int, count] = min(10, limits.k)) -> dict[str, Any]:
+        systems = (system_that_is_read(engine.service.titles),)  # the hybrid, or the one that there is
         try:
-            answer = json.loads(await engine.best_hits(query, k))
+            (answer,) = await engine.search([Query(query, k, systems, None, False, time.perf_counter())])
         except (UserError, BusyError) as error:
             raise ToolError(str(error)) from error
-        (hits,) = answer["systems"].values()
+        (hits,) = json.loads(answer)["systems"].values()
         return {"results": [{name: hit[name] for name in ("id", "title", "text", "score")} for hit in hits]}
 
     @server.tool(description=f"The passage that has an id, as search gives it. {_DATA}")

@@ -1,11 +1,14 @@
-"""The API's own description, in OpenAPI 3.1: what `requests` reads, and what `app` answers."""
+"""The API's own description, in OpenAPI 3.1: what `requests` reads, and what is answered.
+
+The answers of other servers' protocols are described by those.
+"""
 
 import re
 from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 from retrieval.api.document_index import Hit
-from retrieval.serving.requests import Limits, Operation
+from retrieval.serving.requests import OTHERS, Limits, Operation
 from retrieval.serving.responses import form_of
 
 _TYPES = {str: "string", float: "number", int: "integer", bool: "boolean", dict: "object", type(None): "null"}
@@ -31,12 +34,6 @@ def _schema(of: Any) -> dict[str, Any]:
 
 
 _ANSWER = {"answer": str, "score": float, "start": int, "end": int, "hit": "Hit"}
-_OF_DOCUMENTS = {
-    **{"id": str, "model": str, "usage": {"total_tokens": int}, "meta": dict},
-    "results": [{"index": int, "relevance_score": float, "document?": "Document"}],
-}
-_INFO = {"model_id": str, "max_client_batch_size": int, "max_concurrent_requests": int}
-_MODEL = {"id": str, "object": str, "created": int, "owned_by": str}
 _FORMS = {
     # The last two where they are asked for; a piece is a text, and whether the query has matched it.
     "Hit": {**get_type_hints(Hit), "marked?": {"*": [[(str, bool)]]}, "alike?": int},
@@ -48,16 +45,6 @@ _FORMS = {
         **{"status": str, "passages": int, "opened": float, "systems": {"*": str}, "prompts": [str]},
         **{"limits": get_type_hints(Limits), "encode": bool, "rerank": bool, "answer": bool},
     },
-    "Embeddings": {
-        **{"object": str, "model": str, "usage": {"prompt_tokens": int, "total_tokens": int}},
-        "data": [{"object": str, "index": int, "embedding": ([float], str)}],
-    },
-    "Model": _MODEL,
-    "Models": {"object": str, "data": [_MODEL]},
-    "Vectors": [[float]],
-    "Info": {**_INFO, "model_dtype?": str, "model_type?": dict, "max_input_length?": int},
-    "ForeignReranked": ([{"index": int, "score": float, "text?": str}], _OF_DOCUMENTS),
-    "Predictions": {"predictions": [[float]]},
     "Status": {"status": str, "passages?": int},
     "OpenApi": dict,
 }
@@ -86,11 +73,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
             | {"required": field.is_needed, "schema": field.schema}
             for field in operation.fields
         ]
-    kind, form = ("application/json", operation.gives) if operation.gives else ("text/plain", str)
+    kind = "application/json" if operation.gives else "text/plain"
+    form = {} if operation.gives == OTHERS else _schema(operation.gives or str)
     why = "what is wrong, and what to do"
     refusal = _like(form_of(operation.path).body(503, why, "input", ""))
     described["responses"] = {
-        "200": {"description": operation.what, "content": {kind: {"schema": _schema(form)}}},
+        "200": {"description": operation.what, "content": {kind: {"schema": form}}},
         "default": {"description": why, "content": {"application/json": {"schema": _schema(refusal)}}},
     }
     return described

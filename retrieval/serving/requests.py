@@ -13,6 +13,8 @@ from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 Values = dict[str, Any]
 """The values of a request's fields."""
 
+OTHERS = "others"  # JSON of another server's protocol
+
 _JSON = "application/json"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
@@ -70,7 +72,7 @@ class Operation(NamedTuple):
     Attributes:
       what: it gives, in words.
       answer: takes the engine, and the values of the fields by their names; gives what `responses.response` takes.
-      gives: the name of its answer's schema; '' where that is no JSON.
+      gives: the name of its answer's schema, or OTHERS; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is, and the
         address may have fields of text, too.

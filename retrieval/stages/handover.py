@@ -51,6 +51,8 @@ def hand_over(run: Run) -> dict[str, Any]:
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
     metadata.check_columns(columns)
     documents = _documents(run, collection, metadata, columns)
+    for target in targets:
+        target.check(documents)
     queries = _queries(run, collection)
     check = list(check_lines(*_check_queries(run, collection, _CHECKED), documents))
     metadata.log_unused()

@@ -62,6 +62,7 @@ def checks(vectors, embeddings, count=50):
 
 def written(name, out, vectors, embeddings, queries=None):
     """The folder of a target that was written."""
+    TARGETS[name].check(vectors)
     folder.write(str(out), TARGETS[name], vectors, queries, checks(vectors, embeddings), out)
     verify(out / name)
     return out / name

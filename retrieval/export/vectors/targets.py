@@ -63,6 +63,9 @@ class Target:
     title: str
     load: str = ""
 
+    def check(self, vectors: Vectors) -> None:
+        """Checks that it can be given these vectors, before any is written."""
+
     def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
         """Writes the files; returns the rows of each that has rows, by its path below the folder.
 
@@ -170,9 +173,11 @@ config.handover.out was an address on Cloud Storage:
 Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
 """
 
-    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+    def check(self, vectors: Vectors) -> None:
         if vectors.rows > (most := _MOST_FILES * BLOCK):
             raise UserError(f"config.handover.to={self.name}: {vectors.rows:,} vectors; {most:,} are the most")
+
+    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
         (place.folder / "data").mkdir()
         rows = {}
         for number, block in enumerate(vectors.blocks()):
