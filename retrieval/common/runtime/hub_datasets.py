@@ -98,7 +98,8 @@ def _by_config(paths: Sequence[str], configs: Iterable[Mapping[str, Any]]) -> Fi
         named = config.get("data_files") or ()
         for part in named if isinstance(named, list) else [named]:
             part = part if isinstance(part, dict) else {"path": part}
-            patterns = part.get("path") if isinstance(part.get("path"), list) else [part.get("path")]
+            paths_of = part.get("path")
+            patterns = paths_of if isinstance(paths_of, list) else [paths_of]
             own = [path for path in paths if any(fnmatch.fnmatchcase(path, str(pattern)) for pattern in patterns)]
             if own:
                 config_name = str(config.get("config_name", _DEFAULT))

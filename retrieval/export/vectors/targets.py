@@ -151,7 +151,7 @@ def _table(vectors: Vectors, block: Block) -> Any:
     metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
     vectors_N = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
     texts = [pa.array(column, pa.string()) for column in (block.ids, block.titles, block.texts, metadata)]
-    columns = dict(zip(COLUMNS, (texts[0], vectors_N, *texts[1:])))
+    columns: dict[str, Any] = dict(zip(COLUMNS, (texts[0], vectors_N, *texts[1:])))
     for name in vectors.columns:
         columns[name] = pa.array([of.get(name) for of in block.metadata], types[vectors.kinds[name]])
     form = [pa.field(name, column.type, nullable=name not in COLUMNS) for name, column in columns.items()]
