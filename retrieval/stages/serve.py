@@ -84,7 +84,7 @@ def serve(run: Run) -> None:
     hosts = fields.hosts or guard.local_names(address[0])
     known = guard.Keys(Path(fields.keys_file)) if fields.keys_file else None
     engine = Engine(lambda: current.service, limits(run), name(run))
-    application = app.make_app(engine, hosts, fields.origins, known)
+    application = app.make_app(engine, hosts, known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")

@@ -61,7 +61,7 @@ def check_served(run, stage, system):
     service = service_of(own, None, None, 2)
     limits = Limits(k=5, characters=200, texts=2, body=2000, seconds=60, waiting=50, batch=8)
     asked = TestClient(app.make_app(Engine(lambda: service, limits)))
-    answer = asked.get("/api/search", params={"q": query, "k": 3, "systems": system}).json()["systems"]
+    answer = asked.get("/api/search", params={"query": query, "k": 3, "systems": system}).json()["systems"]
     hits = retrieval.load(run.folder).index().search(query, 3)
     assert list(answer) == [system] and len(own.titles) == 2
     assert [hit["id"] for hit in answer[system]] == [hit.id for hit in hits] and len(hits) == 3
