@@ -94,6 +94,15 @@ class EncoderFolder:
         return types.pop() if len(types) == 1 and min(types).itemsize == 2 else np.dtype(np.float32)
 
     @property
+    def matryoshka(self) -> tuple[int, ...]:
+        """The sizes that its config says its embeddings may be cut to."""
+        sizes = self._config.get("matryoshka_dimensions") or []
+        if not isinstance(sizes, list) or not all(type(size) is int and size > 0 for size in sizes):
+            problem = f"matryoshka_dimensions is {shown(sizes)}, and a list of whole numbers is needed"
+            raise UserError(f"{self.files[0]}: {problem}")
+        return tuple(sorted(set(sizes)))
+
+    @property
     def has_head(self) -> bool:
         """Whether the weights of a masked language model's head are there."""
         return bool(self._of_heads(self._shapes, "mlm"))
