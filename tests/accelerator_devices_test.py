@@ -34,9 +34,8 @@ def test_programs_of_the_works_are_planned(packed, tmp_path, monkeypatch):
     work.perform(given, plans.attempts(given, jax.devices()), alike)
     found = outcomes.read(tmp_path / "plans_cpu.json")
     assert found["failures"] == {} and {run["status"] for run in found["runs"].values()} == {"done"}
-    assert {name.partition(":")[0] for name in found["runs"]} == {
-        *("search", "served", "encoding", "curves", "devices", "step")
-    }
+    kinds = {"search", "served", "encoding", "curves", "devices", "step"}
+    assert {name.partition(":")[0] for name in found["runs"]} == kinds
     assert all(run["peak, GiB"] > 0 for run in found["runs"].values())
     assert found["runs"]["devices: 8 share rows and parameters"]["devices"] == 8
     assert "## Plans cpu" in (tmp_path / "results.md").read_text()

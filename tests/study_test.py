@@ -83,9 +83,12 @@ def do(config, folder, only=("*",)):
 def run_program(config, folder, only=("*",), shown=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "config", lambda: config)
-        patch.setattr(cli, "WORKDIR", SimpleNamespace(value=str(folder)))
-        patch.setattr(study, "_ONLY", SimpleNamespace(value=list(only)))
-        patch.setattr(study, "_LIST", SimpleNamespace(value=shown))
+        for module, name, value in (
+            (cli, "WORKDIR", str(folder)),
+            (study, "_ONLY", list(only)),
+            (study, "_LIST", shown),
+        ):
+            patch.setattr(module, name, SimpleNamespace(value=value))
         return study.main(["study"])
 
 
@@ -116,20 +119,19 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path, capsys):
 
 def test_runs_on_a_remade_run_are_remade(tmp_path):
     """Its own config says nothing of what has changed there."""
-    squad = tmp_path / "squad.json"
-    squad.write_text("{}")
-    config = make_study(a=("", ""), b=("a", ""), c=("", ""))
+    squad, folder, config = tmp_path / "squad.json", tmp_path / "study", make_study(a=("", ""), b=("a", ""), c=("", ""))
     config.runs.b.stages = ("index",)
-    do(config, tmp_path / "study")
+    do(config, folder)
+    squad.write_text("{}")
     config.runs.a.sets.reqa = str(squad)
-    assert do(config, tmp_path / "study") == (["a", "b"], {})
+    assert do(config, folder) == (["a", "b"], {})
     squad.write_text("{ }")
-    assert do(config, tmp_path / "study") == (["a", "b"], {})
+    assert do(config, folder) == (["a", "b"], {})
     os.utime(squad, (1, 1))  # a new date is nothing new
-    assert do(config, tmp_path / "study") == ([], {})
-    a = run_table.read_table(config, tmp_path / "study")["a"].run
+    assert do(config, folder) == ([], {})
+    a = run_table.read_table(config, folder)["a"].run
     write_record(a, "sets", read_record(a, "sets") | {"outputs": {"corpus.jsonl": "made anew, by newer code"}})
-    assert do(config, tmp_path / "study") == (["a", "b"], {})
+    assert do(config, folder) == (["a", "b"], {})
 
 
 WRONG = {
