@@ -301,18 +301,14 @@ def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
 
     stages.clear()
     stages["train"] = Stage(refuse, fields=("train",), protected=Protected(), side_outputs=("checkpoints",))
-    for batch_size, said in (
-        (64, "fewer examples"),
-        (32, "fewer examples"),
-        (16, "train.batch_size: 32 there, 16 now"),
-    ):
+    for batch_size in (64, 32):
         run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match="fewer examples"):
             run_all(run, stages)
-        if batch_size == 32:
-            (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match=r"another config:\n  config\.train\.batch_size: 32 there, 16 now"):
-        protected.check_run(run)
+        run_all(make_run(tmp_path, "--config.train.batch_size=16"), stages)
+    protected.check_run(run)
 
 
 def test_no_half_written_file_of_a_killed_run_stays(tmp_path, stages):
