@@ -3,7 +3,7 @@
 import jax
 import pytest
 from support import packed_data
-from support.packed_data import given_of, performed
+from support.packed_data import given_of
 
 from benchmarks.accelerator import curves, encoding, outcomes, plans, step, work
 
@@ -13,14 +13,6 @@ LOOP = "L12 H768"
 @pytest.fixture(scope="module")
 def packed(prepared, inputs, tmp_path_factory):
     return packed_data.write(prepared, inputs, tmp_path_factory.mktemp("packed") / "data")
-
-
-def test_devices_share_the_batches_of_the_curves(packed, tmp_path, monkeypatch):
-    """As many as divide the least of them, which has two rows."""
-    monkeypatch.setitem(packed_data.TOY, "arms", ["bow"])
-    found = performed(curves, packed, tmp_path, skip=["none-s0", "mlm-s0"])
-    assert found["failures"] == {} and found["runs"]["bow-s0"]["devices"] == 2
-    assert "| 2 x CPU |" in (tmp_path / "results.md").read_text()
 
 
 def test_programs_of_the_works_are_planned(packed, tmp_path, monkeypatch):

@@ -83,11 +83,8 @@ def do(config, folder, only=("*",)):
 def run_program(config, folder, only=("*",), shown=False):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "config", lambda: config)
-        for module, name, value in (
-            (cli, "WORKDIR", str(folder)),
-            (study, "_ONLY", list(only)),
-            (study, "_LIST", shown),
-        ):
+        flags = {(cli, "WORKDIR"): str(folder), (study, "_ONLY"): list(only), (study, "_LIST"): shown}
+        for (module, name), value in flags.items():
             patch.setattr(module, name, SimpleNamespace(value=value))
         return study.main(["study"])
 
@@ -197,18 +194,6 @@ def test_a_run_ends_with_its_study(tmp_path):
         process.stdin.close()
         assert process.wait(60) == 1
     assert not (tmp_path / "a" / "log.txt").read_text()
-
-
-def test_a_folder_of_another_table_is_left_alone(tmp_path):
-    do(make_study(**CHAIN), tmp_path)
-    run = run_table.read_table(make_study(**CHAIN), tmp_path)["d"].run
-    inputs = {"fields": {"corpus": "pydocs"}, "files": "", "stages": {}}
-    write_record(run, "prepare", {"done": True, "inputs": inputs, "details": {}, "outputs": {}})
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    changed = make_study(**(CHAIN | {"d": ("", "", "dump.xml")}))
-    with pytest.raises(UserError, match=r"run 'd' of the study: .*(\n.*)*config\.corpus: 'pydocs' there, 'dump\.xml'"):
-        do(changed, tmp_path)
-    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
 
 
 def test_shared_pre_trainings_follow_from_the_starts_of_runs(tmp_path):
