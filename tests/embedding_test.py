@@ -142,7 +142,6 @@ def test_prompts_of_the_folder_come_first(tmp_path):
         ("hf:sentence-transformers/gtr-t5-base", "t5", ("", "", 0.01)),
         ("hf:BAAI/bge-small-en-v1.5", "bert", ("Represent this sentence for searching relevant passages: ", "", 0.02)),
         ("hf:BAAI/bge-m3", "roberta", ("", "", 0.02)),
-        ("DATA/qwen3-embedding/all-MiniLM-L6-v2", "bert", ("", "", 0.05, 5e-5)),
         ("hf:me/e50-lamp5", "bert", ("", "", 0.05, 5e-5)),
     ],
 )

@@ -6,11 +6,8 @@ import re
 import mutations
 from conftest import REPOSITORY
 
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "third_party/*.md")
-    for path in REPOSITORY.glob(pattern)
-)
+PATTERNS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "third_party/*.md")
+PAGES = sorted(path for pattern in PATTERNS for path in REPOSITORY.glob(pattern))
 
 
 def lengths(text):
@@ -87,11 +84,8 @@ def test_the_code_tour_names_what_there_is():
 
 
 # The rows of docs/reliability.md.
-RELIABILITY = [
-    line
-    for line in (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines()
-    if line.startswith("| ") and not line.startswith("| fault |")
-]
+RELIABILITY = (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines()
+RELIABILITY = [line for line in RELIABILITY if line.startswith("| ") and not line.startswith("| fault |")]
 
 
 def test_every_row_has_a_mutation():
