@@ -32,27 +32,6 @@ def test_sentences_are_short():
         assert sum(count > 30 for count in words) <= len(words) / 20, path
 
 
-# Terms that readers search for.
-TERMS = {
-    "README.md": "contrastive, InfoNCE, in-batch negatives, bi-encoder, cross-encoder, learned sparse",
-    "docs/concepts.md": "InfoNCE, MultipleNegativesRankingLoss, sampled-softmax correction, dual encoder",
-    "docs/design.md": "attention mask, sliding window, global attention, gradient checkpointing, GradCache",
-    "docs/guides/accelerators.md": "rematerialisation, gradient accumulation, FSDP, tensor parallelism, "
-    "Mixed precision, data parallel, local attention, grouped-query attention",
-    "docs/guides/encoders.md": "causal attention, bidirectional attention",
-    "docs/guides/fine-tuning.md": "InfoNCE, in-batch negatives, Matryoshka, LoRA",
-    "docs/guides/hard-negatives.md": "false negatives",
-    "docs/guides/smaller-embeddings.md": "quantisation, Matryoshka",
-    "docs/reference/losses.md": "InfoNCE, MultipleNegativesRankingLoss, GISTEmbed, GradCache",
-}
-
-
-def test_pages_use_the_terms_that_readers_search_for():
-    for page, terms in TERMS.items():
-        text = " ".join((REPOSITORY / page).read_text(encoding="utf-8").split())
-        assert [term for term in terms.split(", ") if term not in text] == [], page
-
-
 def test_files_that_are_named_are_there():
     """Links between pages; and in code, paths below the repository or the package, such as `search/fusion.py`."""
     for path in PAGES:

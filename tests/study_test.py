@@ -150,18 +150,6 @@ def test_a_wrong_study_is_refused_before_any_run(said, tmp_path):
     assert not (tmp_path / "study").exists()
 
 
-def test_a_second_study_in_a_busy_folder_changes_nothing(tmp_path):
-    lock = "files.lock(pathlib.Path(sys.argv[1])); print(); input()"
-    code = f"import pathlib, sys; from retrieval.common import files; {lock}"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        with pytest.raises(UserError, match=f"another run writes to it .process {other.pid} "):
-            do(make_study(**CHAIN), tmp_path)
-        other.communicate(b"\n")
-    assert not list(tmp_path.rglob("config.json"))
-
-
 @pytest.mark.parametrize(("corpus", "reason"), [("broken", "error: no such corpus"), ("killed", "killed by signal 9")])
 def test_a_failure_stops_only_what_needs_it(corpus, reason, tmp_path):
     runs = dict(a=("", "", corpus), b=("a", ""), c=("", "b"), d=("", ""))

@@ -85,14 +85,3 @@ def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
     assert done.returncode == 0, done.stderr
     rows = json.loads((elsewhere / "run" / "results.json").read_text())
     assert {row["value"] for row in rows if row["metric"] == "RR"} == {1.0}
-
-
-@pytest.mark.long  # it downloads what the wheel needs
-def test_what_a_wheel_requires_is_enough(wheel, elsewhere, tmp_path):
-    programs = environment(tmp_path / "clean", wheel, f"--constraint={REPOSITORY / '.venv' / 'pins.txt'}")
-    assert not list(Path(tmp_path / "clean").glob("lib/python*/site-packages/apache_beam"))
-    done = call(programs / "retrieval", "--config=bm25", "--config.sets.beir=toy", "--workdir=run")
-    assert done.returncode == 0, done.stderr
-    flags = ("--config.split.set=toy", "--stage=plan", "--config.prepare.vocab_size=300", "--workdir=plan")
-    done = call(programs / "retrieval", "--config=dpr:local", "--config.sets.beir=toy", *flags)
-    assert "needs the package" not in done.stderr
