@@ -376,9 +376,9 @@ def check_encoder(model: ConfigDict) -> None:
     if model.encoder != "transformer":
         return
     architecture = architecture_of(model)
-    if model.hidden_size % (heads := model.num_heads) and not architecture.head_size:
-        fitting = multiples(model.hidden_size, heads)
-        raise UserError(f"config.model.hidden_size={model.hidden_size}: {heads} heads do not divide it: take {fitting}")
+    if model.hidden_size % model.num_heads and not architecture.head_size:
+        what = f"config.model.hidden_size={model.hidden_size} is not a multiple of num_heads={model.num_heads}"
+        raise UserError(f"{what}: take {multiples(model.hidden_size, model.num_heads)}")
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
 

@@ -33,11 +33,6 @@ class Source(NamedTuple):
     name: str
     number: int
 
-    @property
-    def label(self) -> str:
-        """What the names of its tasks end in."""
-        return f"_{self.name}"
-
 
 def register_tasks(
     run: Run,
@@ -88,7 +83,7 @@ def register_tasks(
         optional=_lengths(recipe, int(positives), source is not None),
         skip_empty=data.skip_empty,
         prefixes=Prefixes.of(data, vocabulary),
-        label=source.label if source else "",
+        label=f"_{source.name}" if source else "",
         source=source.number if source else 0,
     )
 
@@ -199,7 +194,7 @@ def drawn(
     if (total := sum(examples.values())) < batch_size:
         way = "more data or a smaller batch is needed"
         raise UserError(f"the data gives {total} examples, fewer than config.train.batch_size={batch_size}: {way}")
-    seqio_tasks.check_lanes(examples, config.data.lanes, source.label if source else "")
+    seqio_tasks.check_lanes(examples, config.data.lanes, f"_{source.name}" if source else "")
     of = Drawn(
         task=task,
         lengths=_lengths(recipe, positives, source is not None),

@@ -5,12 +5,10 @@ guide_rows.npy    float32 [Q + N, H], of length 1: the queries, then the documen
 Each text is embedded once, with the guide's own tokenizer, whatever the number of epochs. A step reads rows.
 """
 
-import array
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -22,10 +20,9 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate import Candidate
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import guide
+from retrieval.runs.weights.text_embedder import Distinct, T
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PARTS = "guide"  # the folder of what a killed run goes on with
 _SHARD = 8192  # texts of a file of it
@@ -55,34 +52,6 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     first = len(queries)
     _log.info("pairs: %s has embedded %d queries and %d documents", run.config.train.guide, first, len(documents))
     return lambda query, texts: [queries.number(query), *(first + documents.number(text) for text in texts)]
-
-
-class Distinct(Generic[T]):
-    """Different texts, in the order in which they come first: 16 bytes for each, and 1 for each time."""
-
-    def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
-        """Args give the texts, each time anew, and a number of 64 bits that stands for one."""
-        self._texts, self._key = texts, key
-        keys = np.asarray(array.array("Q", map(key, texts())), np.uint64)
-        self._keys, places = np.unique(keys, return_index=True)
-        self._numbers = np.argsort(np.argsort(places))
-        self._is_first = np.isin(np.arange(len(keys)), places)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[T]:
-        return itertools.compress(self._texts(), self._is_first)
-
-    def __contains__(self, text: T) -> bool:
-        return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))
-
-    def number(self, text: T) -> int:
-        """The place of one of the texts."""
-        return int(self._numbers[self._place(text)])
-
-    def _place(self, text: T) -> int:
-        return int(np.searchsorted(self._keys, np.uint64(self._key(text))))
 
 
 def _embedded(

@@ -308,11 +308,5 @@ def field_of(config: Any, field: str) -> Any:
 
 
 def get_field(config: Any, field: str) -> Any:
-    """The value of a dotted name in nested dicts.
-
-    Raises:
-      KeyError: there is no such field.
-    """
-    for name in field.split("."):
-        config = config[name]
-    return config
+    """The value of a dotted name in nested dicts."""
+    return functools.reduce(lambda group, name: group[name], field.split("."), config)

@@ -2,10 +2,11 @@
 
 import array
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,37 @@ from retrieval.search import encoding
 QUERIES, DOCUMENTS = "queries", "documents"
 _OF_PAIRS = ("ForSequenceClassification", "ForCausalLM")
 _PAIRS = 8192  # that are multiplied at a time
+
+
+T = TypeVar("T")
+
+
+class Distinct(Generic[T]):
+    """Different texts, in the order in which they come first: 16 bytes for each, and 1 for each time."""
+
+    def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
+        """Args give the texts, each time anew, and a number of 64 bits that stands for one."""
+        self._texts, self._key = texts, key
+        keys = np.asarray(array.array("Q", map(key, texts())), np.uint64)
+        self._keys, places = np.unique(keys, return_index=True)
+        self._numbers = np.argsort(np.argsort(places))
+        self._is_first = np.isin(np.arange(len(keys)), places)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[T]:
+        return itertools.compress(self._texts(), self._is_first)
+
+    def __contains__(self, text: T) -> bool:
+        return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))
+
+    def number(self, text: T) -> int:
+        """The place of one of the texts."""
+        return int(self._numbers[self._place(text)])
+
+    def _place(self, text: T) -> int:
+        return int(np.searchsorted(self._keys, np.uint64(self._key(text))))
 
 
 class TextEmbedder:
@@ -72,25 +104,16 @@ class TextEmbedder:
         A document is embedded once, whatever the number of its pairs, and one host multiplies.
         """
         began = time.perf_counter()
-        places_P, keys_P = array.array("q"), array.array("Q")
-        for place, document in pairs():
-            places_P.append(place)
-            keys_P.append(grouping.number(document))
-        _, firsts_D, documents_P = np.unique(np.asarray(keys_P), return_index=True, return_inverse=True)
-        rows_D = np.empty(len(firsts_D), int)
-        rows_D[np.argsort(firsts_D)] = np.arange(len(firsts_D))  # documents lie in the order in which they come
-        is_first_P = np.isin(np.arange(len(keys_P)), firsts_D)
-        documents = (document for (_, document), is_first in zip(pairs(), is_first_P) if is_first)
+        documents = Distinct(lambda: (document for _, document in pairs()), grouping.number)
         self.write_queries(folder, QUERIES, queries, len(queries))
-        self.write_documents(folder, DOCUMENTS, documents, len(firsts_D))
+        self.write_documents(folder, DOCUMENTS, documents, len(documents))
         hosts.on_first(lambda: None)  # from here on the files of all hosts are there
         stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
-        sides = np.asarray(places_P), rows_D[documents_P]
-        scores_P = np.empty(total, np.float32)
+        scores_P, remaining = np.empty(total, np.float32), iter(pairs())
         for start in range(0, total, _PAIRS):
-            part = slice(start, start + _PAIRS)
-            query_PE, document_PE = (rows[rows_P[part]] for rows, rows_P in zip(stored, sides))
-            scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
+            some = [(place, documents.number(of)) for place, of in itertools.islice(remaining, _PAIRS)]
+            query_PE, document_PE = (rows[np.array(rows_P)] for rows, rows_P in zip(stored, zip(*some)))
+            scores_P[start : start + _PAIRS] = np.einsum("pe,pe->p", query_PE, document_PE)
         return scores_P, (time.perf_counter() - began) / max(1, total)
 
     def _write(
