@@ -18,14 +18,14 @@ FOLDER = "refreshed"
 REFRESHES: Table[Any] = Table("kind of refresh", "retrieval.runs.pairs", "refresh")
 # The fields that decide when there is a refresh, and which negatives one mines.
 _WHEN = tuple(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share"))
-_MINED = ("split.seed", *(f"mine.{name}" for name in ("answers", "negatives", "first", "last")))
-_RULE = tuple(f"mine.{name}" for name in ("margin", "relative_margin", "sampling"))
+MINED = ("split.seed", *(f"mine.{name}" for name in ("answers", "negatives", "first", "last")))
+MINED += tuple(f"mine.{name}" for name in ("margin", "relative_margin", "sampling"))  # which negatives are mined
 
 
 def settings() -> list[str]:
     """The fields that decide what refreshes make, and when; of a kind with fields of its own the group of these."""
     own = (path for path, field in declared().items() if field.partner[0] == "mine.refresh_makes")
-    return [*_WHEN, *_MINED, *_RULE, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
+    return [*_WHEN, *MINED, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
 
 
 def kind_of(config: ConfigDict) -> Any:

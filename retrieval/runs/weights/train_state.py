@@ -57,17 +57,14 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     train, mine = config.train, config.mine
     steps = train.schedule_steps or train.steps
     tx = optimizer.make_optimizer(
-        learning_rate=train.learning_rate,
+        **{name: train[name] for name in ("learning_rate", "warmup_ratio", "weight_decay", "schedule")},
         steps=max(1, steps // train.accumulation),
-        warmup_ratio=train.warmup_ratio,
-        weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
         epsilon=train.adam_epsilon,
         name=train.optimizer,
         lamb_norm_limit=train.lamb_norm_limit or None,
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
-        schedule=train.schedule,
     )
     tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
     return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx
