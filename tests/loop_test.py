@@ -166,7 +166,7 @@ def test_an_old_step_stays_until_the_next_is_whole(tmp_path):
 def test_a_refresh_is_done_again_when_a_run_resumes(tmp_path):
     """It has something to do at steps 3 and 6 of 7, with the parameters of the checkpoint that is written first."""
 
-    def refreshing(calls, fails=0):
+    def refreshed(folder, calls, fails=0):
         def refresh(step, params):
             if step == fails:
                 raise KeyboardInterrupt
@@ -175,18 +175,12 @@ def test_a_refresh_is_done_again_when_a_run_resumes(tmp_path):
             calls.append((step, np.asarray(params["w"])))
             return {"number": float(step)}
 
-        return refresh
-
-    def refreshed(folder, calls, fails=0):
-        return run(folder, 7, settings={"refresh_every": 3}, refresh=refreshing(calls, fails))
+        return run(folder, 7, settings={"refresh_every": 3}, refresh=refresh)
 
     calls, parts = [], []
     whole, log = refreshed(tmp_path / "whole", calls)
     assert [step for step, _ in calls] == [3, 6]
-    assert [(step, row) for step, row in log if "refresh/number" in row] == [
-        (4, {"refresh/number": 3.0}),
-        (7, {"refresh/number": 6.0}),
-    ]
+    assert [row for row in log if "refresh/number" in row[1]] == [(n + 1, {"refresh/number": float(n)}) for n in (3, 6)]
     with pytest.raises(KeyboardInterrupt):
         refreshed(tmp_path / "parts", parts, fails=6)
     assert Checkpointer(tmp_path / "parts").latest_step() == 6
@@ -267,13 +261,6 @@ def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
     assert run(folder, 5)[0].step == 5  # afresh
 
 
-def test_the_parameters_of_a_damaged_checkpoint_are_not_read(tmp_path):
-    state, _ = run(tmp_path, 5)
-    flip(largest(tmp_path / "5" / "state"))
-    with pytest.raises(UserError, match=r"5/state/.*: damaged, its SHA-256 is not that of what was written"):
-        Checkpointer(tmp_path).restore(state)
-
-
 @contextlib.contextmanager
 def no_file_above(size):
     """As on a full disk, no file gets larger."""
@@ -351,17 +338,6 @@ def test_the_log_tells_how_fast_it_was(tmp_path):
         assert 0 < metrics["input_wait"] < 1
 
 
-def test_what_is_waited_for_and_what_is_no_training(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-    window = loop._Window([{}])  # of a process before
-    for seconds, context in ((3, window.waiting()), (10, window.pause()), (1, contextlib.nullcontext())):
-        with context:
-            clock[0] += seconds
-    window.steps += [{}, {}]
-    assert window.speed({"examples": 8.0}, None) == {"examples_per_second": 4.0, "input_wait": 0.75}
-
-
 def test_a_trace_of_some_steps(tmp_path):
     run(tmp_path / "run", 6, settings=dict(trace_steps=(2, 3), trace=tmp_path / "trace"))
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
@@ -390,8 +366,7 @@ def test_a_gradient_that_is_not_finite_is_skipped():
 def test_many_bad_updates_in_a_row_end_the_run(tmp_path):
     folder, poison = tmp_path / "checkpoints", dict.fromkeys(range(6, 20), math.nan)
     with pytest.raises(
-        UserError,
-        match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0.*rate in a new --workdir",
+        UserError, match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0"
     ):
         run(folder, 20, poison=poison)
     with np.load(tmp_path / "bad_batches" / "step-9-host-0.npz") as kept:

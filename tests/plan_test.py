@@ -191,10 +191,10 @@ def test_a_topology_needs_a_known_chip_and_libtpu(monkeypatch):
         plan.devices_of("v3:4x8")
 
 
-def run_stage(folder, monkeypatch, result, **changes):
+def run_stage(folder, monkeypatch, result):
     """The stage in an empty work directory, with a plan that is made already."""
     monkeypatch.setattr(plan, "make_plan", lambda *_: result)
-    run = Run(make_config(**changes), folder / "run", LOCK)
+    run = Run(make_config(), folder / "run", LOCK)
     runner.open_run(run)
     runner.run_stage(run, "plan")
     return run

@@ -20,12 +20,9 @@ from retrieval import cli, main
 from retrieval.common import files, terminal
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, ending, lease
-from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.pipeline import downloads, preflight, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES
-from retrieval.runs.weights import trained_run
 from retrieval.stages import train
 
 pytest_plugins = ["support.machines_of_a_store"]
@@ -90,11 +87,9 @@ def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, 
     for a, b in zip(state(run.folder), arrays, strict=True):
         np.testing.assert_array_equal(a, b)
     there = {name.removeprefix("bucket/run/"): bucket.path(name).read_bytes() for name in bucket.names()}
-    there = {
-        n: content for n, content in there.items() if not n.startswith("checkpoints/") or n.endswith("manifest.json")
-    }
+    seals = {name for name in there if not name.startswith("checkpoints/") or name.endswith("manifest.json")}
     here = contents(run.folder, ["."])
-    assert there.items() == {name: content for name, content in here.items() if name != files.LOCK}.items()
+    assert {name: there[name] for name in seals} == {name: here[name] for name in here if name != files.LOCK}
 
 
 @pytest.fixture
@@ -159,18 +154,10 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
 
 
-def test_a_model_is_loaded_from_a_store(inputs, copied):
+def test_a_model_is_loaded_from_a_store(whole, copied):
     model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"
-    with artefacts.opened(URL) as copy:
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
-        run = Run(run.config, copy.folder, run.lock, remote=copy)
-        downloads.bring(run, ["export"])
-        vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
-        embedder = Embedder(run.config, vocabulary, mesh)
-        params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
-        tokens = query_tokens(run.config, vocabulary, ["red fox"])
-        expected = embedder.embed_rows(embedder.queries(params), tokens)
+    expected = retrieval.load(whole[0].folder).encode_queries(["red fox"])
     np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
 
 
