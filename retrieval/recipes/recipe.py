@@ -349,11 +349,8 @@ def check_chunks(recipe: Recipe, devices: int) -> None:
         return
     if not sizes:
         raise UserError(f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0")
-    lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-    raise UserError(
-        f"config.train.chunk_size={size} must divide config.train.batch_size={rows}, and be a multiple of the number "
-        f"of devices, {devices}{lane}: take {next_to(size, sizes)}"
-    )
+    what = f"must divide config.train.batch_size={rows}, and have whole lanes on each of {devices} devices"
+    raise UserError(f"config.train.chunk_size={size} {what}: take {next_to(size, sizes)}")
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:

@@ -1,6 +1,6 @@
 """What a run trains on: the tasks of its config, and batches of their examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,19 +142,6 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
     most = max((files.read_json(path)["most positives"] for path in files_there if path.exists()), default=0)
     return most if most > 1 else 0
-
-
-class NoBatches(Iterator[dict[str, jax.Array]]):
-    """In place of batches, where parameters are taken as they are: there are none, and no position in them."""
-
-    def __next__(self) -> dict[str, jax.Array]:
-        raise StopIteration
-
-    def save(self, folder: Path) -> None:
-        """Writes nothing."""
-
-    def restore(self, folder: Path) -> None:
-        """Reads nothing."""
 
 
 def make_batches(

@@ -28,7 +28,6 @@ from retrieval.training import chips, schedules, sharding
 _log = logging.getLogger(__name__)
 
 
-_CALLS = 3  # of a step that is timed, after a first one, which is compiled
 _SIDE = 2048  # of the matrices whose product is timed
 _LENGTH = ("steps", "epochs", "minutes")  # the fields of `config.train` that say how long it is
 
@@ -167,7 +166,7 @@ def measure_step(config: ConfigDict, size: int, devices: Sequence[sharding.Devic
     seconds = []
     with jax.set_mesh(mesh):
         step = train_state.make_step(config, model)
-        for _ in range(_CALLS + 1):
+        for _ in range(4):  # the first is compiled
             began = time.perf_counter()
             state, metrics = step(state, batch)
             jax.block_until_ready((state, metrics))

@@ -25,6 +25,7 @@ from retrieval.runs.weights import initial_parameters, train_state
 from retrieval.training import chips, frozen, loop
 from retrieval.training.checkpoint import drop_damaged
 from retrieval.training.loop import TrainState
+from retrieval.training.sharding import batch_sharding
 
 _log = logging.getLogger(__name__)
 
@@ -135,4 +136,4 @@ def _batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> loop.
     """Batches of one source or several, refreshed while a model trains, or none where parameters stay as they are."""
     if kind := kind_of(run.config):
         return kind.batches(run, vocabulary, mesh)
-    return make_batches(run, vocabulary, mesh) if examples.draws(run) else examples.NoBatches()
+    return make_batches(run, vocabulary, mesh) if examples.draws(run) else Batches({}, batch_sharding(mesh))

@@ -24,7 +24,6 @@ from retrieval.runs.weights.text_embedder import Distinct, T
 
 _log = logging.getLogger(__name__)
 
-_PARTS = "guide"  # the folder of what a killed run goes on with
 _SHARD = 8192  # texts of a file of it
 
 
@@ -41,7 +40,7 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     )
     path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
-        opened, parts = guide.open_guide(run), run.pairs / _PARTS
+        opened, parts = guide.open_guide(run), run.pairs / "guide"
         parts.mkdir(exist_ok=True)
         made = [
             *_embedded(parts, "queries", queries, opened.queries),
@@ -64,7 +63,7 @@ def _embedded(
         path = folder / f"{name}-{number:05d}.npy"
         if not path.exists():
             with files.atomic(path) as temporary, temporary.open("wb") as file:
-                np.save(file, embed(members), allow_pickle=False)
+                np.save(file, guide.unit(embed(members)), allow_pickle=False)
         yield path
 
 

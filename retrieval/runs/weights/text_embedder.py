@@ -30,7 +30,6 @@ from retrieval.runs.weights.trained_run import load_towers, of_towers
 from retrieval.search import encoding
 
 QUERIES, DOCUMENTS = "queries", "documents"
-_OF_PAIRS = ("ForSequenceClassification", "ForCausalLM")
 _PAIRS = 8192  # that are multiplied at a time
 
 
@@ -170,7 +169,9 @@ def reads_pairs(folder: Path) -> bool:
         return model_folder.modules(folder)[-1].kind == "LogitScore"
     config = files.read_json(family.config_of(folder)) if model_folder.base_of(folder) is None else {}
     names = config.get("architectures") if isinstance(config, dict) else ()
-    return isinstance(names, list) and any(str(name).endswith(_OF_PAIRS) for name in names)
+    return isinstance(names, list) and any(
+        str(name).endswith(("ForSequenceClassification", "ForCausalLM")) for name in names
+    )
 
 
 def kind_of(value: str, field: str, run: Run) -> TrainedKind:
