@@ -45,9 +45,11 @@ class PairScorer(Protocol):
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """The score of each query with the document beside it, float32 [P]; a higher one is better."""
+        ...
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """How well each of a few documents answers a query, float32 [N]."""
+        ...
 
     def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
         """The token ids of a query with each document, for `logits`.
@@ -56,12 +58,15 @@ class PairScorer(Protocol):
           room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
             another row with room.
         """
+        ...
 
     def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """The logit of each of a few pairs, float32 [N]: its sigmoid says how likely the document is relevant."""
+        ...
 
     def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
         """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
+        ...
 
     def compile(self, count: int) -> None:
         """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
@@ -87,6 +92,7 @@ class PairScorer(Protocol):
         Returns:
           The scores, and the seconds that one takes; None where an earlier process has scored all.
         """
+        ...
 
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
@@ -101,6 +107,7 @@ class SpanFinder(Protocol):
         Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
         questions.
         """
+        ...
 
 
 class TextEncoder(Protocol):
@@ -117,12 +124,15 @@ class TextEncoder(Protocol):
 
     def encode_queries(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
+        ...
 
     def encode_documents(self, items: Sequence[Candidate], /) -> Any:
         """The same of documents."""
+        ...
 
     def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
         """Exact search among encoded documents: from encoded queries and k to scores and rows [Q, k]."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
