@@ -1,21 +1,16 @@
-"""Every recipe on encoders of today: it learns, or says in a sentence why it cannot; and the paper's pre-training."""
-
-import json
-import shutil
+"""Every recipe on encoders of today: it learns, or says in a sentence why it cannot."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.run_results import values
-from support.tiny import execute, make_config, make_run
+from support.tiny import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.token_marks import Rules
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
-from retrieval.runs.pipeline import preflight
 
 V, B, L = 50, 6, 20
 RANDOM = np.random.default_rng(0)
@@ -164,23 +159,3 @@ def test_it_learns_a_batch_by_heart(experiment, family):
 def test_what_does_not_go_together_is_refused(experiment, changes, says):
     with pytest.raises(UserError, match=says):
         check_recipe(config_of(experiment, "qwen3", **changes))
-
-
-@pytest.fixture(scope="module")
-def pretrained(inputs, prepared, tmp_path_factory):
-    """The paper's pre-training of a ModernBERT, whose windows are shorter than its texts, and its folder."""
-    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("modernbert") / "run")
-    stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "export")
-    changes = {"stages": stages, "model.num_layers": 4, "train.steps": 8, "train.learning_rate": 3e-3}
-    changes |= {"encode.untrained": False, "encode.corpus": False}
-    run = make_run("ict_bfs_wlp", inputs, folder, **FAMILIES["modernbert"], **changes)
-    preflight.check(run, stages)
-    execute(run)
-    return run
-
-
-def test_the_papers_pre_training_runs_from_random_weights(pretrained):
-    lines = [json.loads(line) for line in (pretrained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert losses[-1] < losses[0]
-    assert {"dense", "bm25"} <= {system for system, _, _ in values(pretrained.folder)}

@@ -167,12 +167,11 @@ def test_times(planned):
     table = dict(plan.table(result))
     assert table["hours to step 3,600, at least"] == "0.0" and table["a device: memory"] == "0.00 GiB"
     assert not any("estimate" in name for name in table)
-    result = dataclasses.replace(toy(planned, cycles={"copies": 3 * 10**9}), chip=dataclasses.replace(TOY, clock=1e9))
-    table = dict(plan.table(result))
+    chip, cycles = dataclasses.replace(TOY, clock=1e9), {"copies": 3 * 10**9}
+    table = dict(plan.table(dataclasses.replace(toy(planned, cycles=cycles), chip=chip)))
     assert table["a step by the compiler's estimate"] == "3.000 s" and table["of it copies"] == "100.0%"
     assert table["hours to step 3,600 by the estimate"] == "3.0"
-    with_kernels = dataclasses.replace(result, step=dataclasses.replace(result.step, kernels=24))
-    table = dict(plan.table(with_kernels))
+    table = dict(plan.table(dataclasses.replace(toy(planned, cycles=cycles, kernels=24), chip=chip)))
     assert table["calls of kernels (fused attention) that it leaves out"] == "24: a step takes longer"
     assert "hours to step 3,600 by the estimate" not in table
 
