@@ -118,9 +118,7 @@ def check_scores(
         raise UserError(f"{whose}: {what}: set it to one of {fitting}")
     limits = recipe.loss.score_limits if recipe.loss else None
     if limits and extremes and not limits[0] <= extremes[0] <= extremes[1] <= limits[1]:
-        what = (
-            f"scores from {extremes[0]:g} to {extremes[1]:g}, and {loss} takes them from {limits[0]:g} to {limits[1]:g}"
-        )
+        what = "scores from {:g} to {:g}, and {} takes them from {:g} to {:g}".format(*extremes, loss, *limits)
         raise UserError(f"{whose}: {what}: divide them, or take a loss of their order, cosent")
 
 
@@ -241,9 +239,7 @@ def check_shards(lanes: int, shards: int, whose: str) -> None:
     """Checks that lanes have equally many files: what is in a smaller lane would be drawn more often."""
     if shards % lanes:
         fitting = divisors(lanes, shards)
-        raise UserError(
-            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {fitting} lanes"
-        )
+        raise UserError(f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {fitting}")
 
 
 def _check(config: ConfigDict) -> None:

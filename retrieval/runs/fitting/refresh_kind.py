@@ -40,10 +40,8 @@ def check(config: ConfigDict) -> None:
         way = "set config.loop.validate_every, or config.mine.patience=0"
         raise UserError(f"config.mine.patience={mine.patience} counts validations, and there are none: {way}")
     if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
-        way = "lower it, or set 0 for no refresh"
-        raise UserError(
-            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: {way}"
-        )
+        what = f"never comes in config.train.steps={steps}: lower it, or set 0 for no refresh"
+        raise UserError(f"config.mine.refresh_every={mine.refresh_every} {what}")
     if mine.turn_rate and (schedule := config.train.schedule) != "linear":
         way = f"and config.train.schedule={schedule} is another: set that to linear, or config.mine.turn_rate=0"
         raise UserError(f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, {way}")

@@ -34,19 +34,14 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
       examples: gives those that are trained on, each time that it is called.
     """
     queries = Distinct(lambda: (example.query for example in examples()), hashing.number)
-    documents = Distinct(
-        lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
-        grouping.number,
-    )
+    texts = lambda: ((*example.positives, *example.negatives) for example in examples())  # noqa: E731
+    documents = Distinct(lambda: itertools.chain.from_iterable(texts()), grouping.number)
     path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
         opened, parts = guide.open_guide(run), run.pairs / "guide"
         parts.mkdir(exist_ok=True)
-        made = [
-            *_embedded(parts, "queries", queries, opened.queries),
-            *_embedded(parts, "documents", documents, opened.documents),
-        ]
-        _join(made, path)
+        of_queries = list(_embedded(parts, "queries", queries, opened.queries))
+        _join([*of_queries, *_embedded(parts, "documents", documents, opened.documents)], path)
         files.remove(parts)
     first = len(queries)
     _log.info("pairs: %s has embedded %d queries and %d documents", run.config.train.guide, first, len(documents))

@@ -91,9 +91,8 @@ class Ranker:
         if not self._collection.has_embeddings():
             return words
         dense, *others = self._dense()
-        baselines = [
-            self._embedded(INDEXES[EXACT], system) for system in filter(self._collection.has_embeddings, BASELINES)
-        ]
+        encoded = filter(self._collection.has_embeddings, BASELINES)
+        baselines = [self._embedded(INDEXES[EXACT], system) for system in encoded]
         golds = self._validation.golds if self._validation else ()
         hybrids = [fused.hybrid(of, dense, golds, self._depth, self._searched.weight) for of in words[:1]]
         return [*words, *baselines, dense, *others, *hybrids]

@@ -74,9 +74,7 @@ def check_step(config: ConfigDict) -> None:
     if (step := config.train.init_step) and _kind(config.train.init_from) != "run":
         raise UserError(f"config.train.init_step={step} is a step of a trained run: set {FIELD} to one, or this to 0")
     if not config.train.steps and not config.train.init_from:
-        raise UserError(
-            f"config.train.steps=0 takes the parameters of {FIELD}, which is empty: set it, or raise the steps"
-        )
+        raise UserError(f"config.train.steps=0 takes the parameters of {FIELD}, which names none: set it")
     if adapters := train_state.adapters_of(config):
         adapters.check(config)
 
@@ -100,9 +98,8 @@ def initial_state(
     if adapters := train_state.adapters_of(config):
         params = adapters.filled(config, params, like.params)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    params = jax.tree.map(
-        lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding), params, like.params
-    )
+    cast = jax.tree.map(lambda leaf, to: np.asarray(leaf).astype(to.dtype), params, like.params)
+    params = jax.tree.map(sharding.place, cast, shardings.params)
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
     return jax.jit(create, out_shardings=shardings)(params)
 

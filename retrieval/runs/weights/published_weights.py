@@ -1,6 +1,5 @@
 """A run that starts from BERT's weights: whether they fit, and where they go."""
 
-import itertools
 import logging
 import re
 import shlex
@@ -212,12 +211,11 @@ class PublishedWeights(Start):
 
     def inputs(self, run: Run) -> Sequence[Path]:
         """The files of the folders: a run that has started notices when they change."""
-        of_folders = dict.fromkeys(folders(run.config).values())
-        paths = (
-            (*of.files, *model_folder.module_files(of.path), *vocabularies.files(vocabularies.find(of.path)))
-            for of in of_folders
-        )
-        return list(itertools.chain.from_iterable(paths))
+        paths = []
+        for of in dict.fromkeys(folders(run.config).values()):
+            vocabulary = vocabularies.files(vocabularies.find(of.path))
+            paths += [*of.files, *model_folder.module_files(of.path), *vocabulary]
+        return paths
 
     def check(self, run: Run) -> None:
         """As `Start.check`."""

@@ -87,9 +87,8 @@ class TextEmbedder:
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        self._write(
-            folder, name, queries, total, lambda texts: [[ids] for ids in self._tokens(texts)], self._query_tower
-        )
+        rows = lambda texts: [[ids] for ids in self._tokens(texts)]  # noqa: E731
+        self._write(folder, name, queries, total, rows, self._query_tower)
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
@@ -158,9 +157,8 @@ class _Embedders(PublishedKind):
         return TextEmbedder(towers)
 
 
-EMBEDDERS = _Embedders(
-    "embedder", lambda recipe: recipe.has_towers, ", or a folder that sentence-transformers or transformers saved"
-)
+_OTHERWISE = ", or a folder that sentence-transformers or transformers saved"
+EMBEDDERS = _Embedders("embedder", lambda recipe: recipe.has_towers, _OTHERWISE)
 
 
 def reads_pairs(folder: Path) -> bool:
@@ -169,9 +167,8 @@ def reads_pairs(folder: Path) -> bool:
         return model_folder.modules(folder)[-1].kind == "LogitScore"
     config = files.read_json(family.config_of(folder)) if model_folder.base_of(folder) is None else {}
     names = config.get("architectures") if isinstance(config, dict) else ()
-    return isinstance(names, list) and any(
-        str(name).endswith(("ForSequenceClassification", "ForCausalLM")) for name in names
-    )
+    kinds = ("ForSequenceClassification", "ForCausalLM")
+    return isinstance(names, list) and any(str(name).endswith(kinds) for name in names)
 
 
 def kind_of(value: str, field: str, run: Run) -> TrainedKind:

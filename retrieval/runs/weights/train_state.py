@@ -133,9 +133,8 @@ def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mes
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
     # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
-    return jax.tree.map(
-        lambda leaf: _at(leaf, NamedSharding(mesh, leaf.sharding.spec if leaf.sharding else P())), state
-    )
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec if leaf.sharding else P(), state)
+    return jax.tree.map(lambda leaf, spec: _at(leaf, NamedSharding(mesh, spec)), state, specs)
 
 
 def _in_bfloat16(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
