@@ -1,6 +1,7 @@
 """The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
 
 import errno
+import functools
 import json
 import math
 import os
@@ -81,6 +82,12 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         return jax.device_get(state), log
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Gives the state after some steps that nothing happened to."""
+    return functools.cache(lambda steps: run(tmp_path_factory.mktemp("whole") / "checkpoints", steps)[0])
+
+
 @pytest.fixture(params=["disk", "store"])
 def place(request, tmp_path):
     """A folder for checkpoints."""
@@ -120,9 +127,8 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
 
 
 @pytest.mark.parametrize("dies", ["checkpoints/10/manifest.json", "checkpoints/10/commit_success.txt", "delete"])
-def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, dies):
+def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, whole, dies):
     """The machine dies before the step is sealed, before it counts, or while an older one is deleted."""
-    whole, _ = run(tmp_path / "whole", 20)
     bucket = toy_store.bucket(tmp_path / "bucket")
     place = Store(toy_store.URL).path / "checkpoints"
     kind, name = ("delete", "checkpoints/5/state") if dies == "delete" else ("write", dies)
@@ -130,8 +136,7 @@ def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, dies):
     with pytest.raises(UserError, match="the machine is gone"):
         run(place, 20)
     bucket.fails = lambda *_: None
-    resumed, _ = run(place, 20)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(20), run(place, 20)[0])
     assert steps_in(place) == [15, 20]
     assert {name.split("/")[3] for name in bucket.names()} == {"15", "20"}
 
@@ -225,27 +230,24 @@ def largest(folder):
     ],
     ids=["flip", "delete", "position", "manifest", "state"],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, damage):
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, caplog, damage):
     folder = tmp_path / "checkpoints"
-    whole, _ = run(tmp_path / "whole", 15)
     run(folder, 15, stop=10)
     damage(folder / "10")
     with caplog.at_level("WARNING"):
         resumed, _ = run(folder, 15)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(15), resumed)
     assert "checkpoint 10 is moved to damaged/: " in caplog.text and "going on from checkpoint 5" in caplog.text
     assert (tmp_path / "damaged" / "10").exists()
     assert Checkpointer(folder).latest_step() == 15
 
 
-def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, caplog):
-    whole, _ = run(tmp_path / "whole", 15)
+def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, whole, caplog):
     bucket = toy_store.bucket(tmp_path / "bucket")
     place = Store(toy_store.URL).path / "checkpoints"
     run(place, 15, stop=10)
     flip(bucket.path(next(name for name in bucket.names() if "10/state/d/" in name)))
-    resumed, _ = run(place, 15)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(15), run(place, 15)[0])
     assert "checkpoint 10 is deleted: " in caplog.text and "going on from checkpoint 5" in caplog.text
 
 
@@ -314,10 +316,9 @@ def test_a_trace_of_some_steps(tmp_path):
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
 
 
-def test_one_device_and_eight_give_the_same(tmp_path):
+def test_one_device_and_eight_give_the_same(tmp_path, whole):
     one, _ = run(tmp_path / "1", 20, devices=1)
-    eight, _ = run(tmp_path / "8", 20, devices=8)
-    np.testing.assert_allclose(one.params["w"], eight.params["w"], atol=1e-6)
+    np.testing.assert_allclose(one.params["w"], whole(20).params["w"], atol=1e-6)
 
 
 def test_an_update_that_is_not_finite_is_skipped(tmp_path):

@@ -201,16 +201,14 @@ def test_a_prompt_is_chosen_by_its_name(folder, caplog):
     usual = retrieval.load(prompted(folder))
     assert "its prompts clustering stand before no text" in caplog.text
     chosen = retrieval.load(folder, query_prompt="clustering", document_prompt="query")
-    for model, text in ((chosen, "a dog: fox"), (usual, "the fox: fox")):
-        expected = hidden_states(folder, text).mean(axis=0)
-        np.testing.assert_allclose(model.encode_queries(["fox"])[0], expected, atol=1e-5)
+    expected = hidden_states(folder, "a dog: fox").mean(axis=0)
+    np.testing.assert_allclose(chosen.encode_queries(["fox"])[0], expected, atol=1e-5)
     np.testing.assert_allclose(chosen.encode_documents(["fox"]), usual.encode_queries(["fox"]), atol=1e-6)
     with pytest.raises(UserError, match=r"unknown prompt of .* 'classify': known: clustering, document, query"):
         retrieval.load(folder, query_prompt="classify")
     set_keys(folder / SETTINGS, default_prompt_name="clustering")
     with pytest.raises(UserError, match="default_prompt_name is 'clustering', of neither queries nor documents"):
         retrieval.load(folder)
-    retrieval.load(folder, query_prompt="clustering")
 
 
 def test_embeddings_are_truncated_and_then_normalised(folder):
