@@ -155,10 +155,10 @@ def prompted(folder, **pooling):
     return folder
 
 
-def hidden_states(folder, text):
-    """Of the encoder alone, [L, H]."""
+def hidden_states(folder, text="", row=None):
+    """Of the encoder alone, [L, H], for a text or a row of tokens."""
     vocabulary, encoder = exported.VOCABULARY, bert_folders.load(folder).encoder
-    ids = np.array([vocabulary.single(vocabulary.encode(text), 40)], np.int32)
+    ids = np.array([row or vocabulary.single(vocabulary.encode(text), 40)], np.int32)
     batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
     return np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0]
 
@@ -182,10 +182,7 @@ def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, in
     set_keys(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
     set_keys(folder / LENGTHS, max_seq_length=12)
     row = exported.VOCABULARY.pair(*map(exported.VOCABULARY.encode, ("the fox", "a dog " * 9)), 12)
-    encoder, ids = bert_folders.load(folder).encoder, np.array([row], np.int32)
-    batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
-    states = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch)
-    x = np.asarray(states)[0].mean(axis=0, keepdims=True)
+    x = hidden_states(folder, row=row).mean(axis=0, keepdims=True)
     score = ((standard(x @ W1.T + B1) * SCALE + SHIFT) @ W2[:1].T + B1[:1]).item()
     run = make_run("bm25", inputs, tmp_path / "run", **{"model.dtype": "float32"})
     reranker = RERANKERS.open(run, str(folder), "config.rerank.model")

@@ -89,31 +89,22 @@ def test_a_question_of_another_spelling_has_the_same_positives(mined):
     assert len({one.id, other.id} & {question.id for question in drawn}) in (0, 2)
 
 
-def towers_of(run, step):
-    """The model of a run, at one of its steps."""
-    vocabulary = vocabularies.load(run.corpus)
-    model = abstract_model(run.config, len(vocabulary))
-    like = train_state.abstract_state(run.config, model, local_mesh(run.config))
-    checkpoints = train_state.open_checkpoints(run.owner("train").folder, run.config)
-    params = checkpoints.restore(like, step=step).params
-    embedder = Embedder(run.config, vocabulary, local_mesh(run.config))
-    return embedder.queries(params), embedder.documents(params)
+def embeddings(run, step, queries, candidates):
+    """By the model of a run, at one of its steps."""
+    vocabulary, mesh = vocabularies.load(run.corpus), local_mesh(run.config)
+    like = train_state.abstract_state(run.config, abstract_model(run.config, len(vocabulary)), mesh)
+    params = train_state.open_checkpoints(run.owner("train").folder, run.config).restore(like, step=step).params
+    embedder, windows = Embedder(run.config, vocabulary, mesh), candidate_windows(run.config, vocabulary, candidates)
+    query_QE = embedder.embed_rows(embedder.queries(params), query_tokens(run.config, vocabulary, queries))
+    return query_QE, embedder.embed_rows(embedder.documents(params), [ids for (ids,) in windows])
 
 
-def assert_best_of(run, embed, negatives):
+def assert_best_of(run, step, negatives):
     """The negatives of each query are among the first 8 of all candidates, by inner products, that are no positive."""
     vocabulary, (golds, candidates) = vocabularies.load(run.corpus), judged(run)
-
-    def padded(rows, length):
-        return np.array([row + [-1] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
-
-    queries = list(golds)
-    query_ids = query_tokens(run.config, vocabulary, queries)
-    document_ids = [ids for (ids,) in candidate_windows(run.config, vocabulary, candidates)]
-    query_QE = np.concatenate([embed[0](padded([ids] * 8, 16))[:1] for ids in query_ids])
-    document_NE = np.concatenate([embed[1](padded([ids] * 8, 48))[:1] for ids in document_ids])
+    query_QE, document_NE = embeddings(run, step, list(golds), candidates)
     assert len(negatives) == len(golds)
-    for query, scores_N in zip(queries, query_QE @ document_NE.T):
+    for query, scores_N in zip(golds, query_QE @ document_NE.T):
         order = [candidates[row] for row in np.argsort(-scores_N, kind="stable")]
         texts = [(text.title, text.text) for text in order if (text.title, text.text) not in golds[query]][:8]
         key, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in text)])
@@ -124,7 +115,7 @@ def assert_best_of(run, embed, negatives):
 def test_every_refresh_is_of_the_current_model(whole):
     for version in (1, 2):
         found = read_shards(whole, whole.folder / "refreshed" / f"{version:05d}")
-        assert_best_of(whole, towers_of(whole, step=3 * version), found)
+        assert_best_of(whole, 3 * version, found)
     assert found != read_shards(whole, whole.pairs)
     lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
