@@ -162,7 +162,7 @@ LIGHT = {
         "numpy",
         "tensorflow",
     },
-    f"import {', '.join(MODULES)}; retrieval.search.bm25.ENGLISH.of(['a text of words'])": {"tensorflow", "bm25s"},
+    f"import {', '.join(MODULES)}; list(retrieval.search.bm25.ENGLISH.of(['some words']))": {"tensorflow", "bm25s"},
     "from retrieval.runs.pipeline.stage import STAGES; dict(STAGES)": {"tensorflow", "seqio", "matplotlib", "clu"},
 }
 
