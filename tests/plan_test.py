@@ -179,7 +179,7 @@ def test_times(planned):
 def test_a_topology_needs_a_known_chip_and_libtpu(monkeypatch):
     v3 = dataclasses.make_dataclass("Device", ["device_kind"])("TPU v3")
     assert chips.of(v3).name == "v3" and chips.of(jax.devices()[0]) is None
-    assert len({chip.kind for chip in chips.CHIPS}) == len({chip.name for chip in chips.CHIPS}) == len(chips.CHIPS)
+
     with pytest.raises(UserError, match=r"unknown chip in config\.plan\.topology 'v5f': did you mean v5"):
         plan.devices_of("v5f:4x8")
     with pytest.raises(UserError, match="known: v2, v3, v4, v5e, v5p, v6e"):
