@@ -143,7 +143,7 @@ def open_questions(
     with CandidateTexts(candidates_file, wanted) as candidates:
         questions, rows = [], candidates.row_of
         for id, grades in qrels.items():
-            if missing := next((positive for positive in grades if positive not in rows), None):
+            if (missing := next((positive for positive in grades if positive not in rows), None)) is not None:
                 what = f"training question '{id}' has the positive '{missing}', which is not there"
                 raise UserError(f"{candidates_file}: {what}: {again}")
             text, row = judged.queries[id], rows.get(id)
