@@ -114,7 +114,7 @@ def check_scores(
         )
     if is_scored and not (recipe.loss and recipe.loss.of_scored_pairs):
         fitting = ", ".join(sorted(other for other, loss in LOSSES.items() if loss.of_scored_pairs))
-        what = f"pairs of texts with a score, none of which is a right answer, and {loss} learns from these"
+        what = f"pairs of texts with a score, none of which is a right answer, and {loss} learns from right ones"
         raise UserError(f"{whose}: {what}: set it to one of {fitting}")
     limits = recipe.loss.score_limits if recipe.loss else None
     if limits and extremes and not limits[0] <= extremes[0] <= extremes[1] <= limits[1]:
