@@ -124,11 +124,9 @@ def _embed_together(
     model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array, chunk_size: int
 ) -> tuple[jax.Array, jax.Array]:
     """Queries [B, E] and their documents [B, K, E] of a model with one tower, in one call of it."""
-    fields = {
-        f"text{part}": jnp.concatenate([batch[f"query{part}"][:, None], batch[f"document{part}"]], axis=1)
-        for part in ("", "_types")
-        if f"query{part}" in batch
-    }
+    parts = [part for part in ("", "_types") if f"query{part}" in batch]
+    sides = {part: (batch[f"query{part}"][:, None], batch[f"document{part}"]) for part in parts}
+    fields = {f"text{part}": jnp.concatenate(both, axis=1) for part, both in sides.items()}
     B, K = batch["document_id"].shape
     text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
     text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
@@ -138,9 +136,7 @@ def _embed_together(
 def _check_scale(scale: float, train: ConfigDict, loss: Loss) -> None:
     if scale and not loss.learns_scale:
         able = " or ".join(name for name in sorted(LOSSES) if LOSSES[name].learns_scale)
-        raise UserError(
-            f"config.model.learned_scale={scale:g}: {train.loss} learns no scale: set 0, or train.loss={able}"
-        )
+        raise UserError(f"config.model.learned_scale={scale:g}: {train.loss} learns no scale: set train.loss={able}")
     if scale and train.temperature != declared()[TEMPERATURE].default:
         raise UserError(f"config.model.learned_scale={scale:g} is in place of config.train.temperature: set one back")
 
@@ -156,9 +152,7 @@ def _check_embeddings(model: Any) -> None:
         check_sees_all(model, "config.model.pooling=cls takes the first of them: set config.model.pooling=last")
     has_types = model.encoder == "transformer" and architecture_of(model).token_types
     if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
-        raise UserError(
-            "config.model.token_types=sides takes two token types, which this encoder lacks: set it to texts"
-        )
+        raise UserError("config.model.token_types=sides takes two token types: this encoder has not two: set 'texts'")
     if model.head and (model.embed_dim or model.embed_norm):
         what = "is all that follows the pooling: set config.model.embed_dim=0 and config.model.embed_norm=False"
         raise UserError(f"config.model.head={tuple(model.head)} {what}")
