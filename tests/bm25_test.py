@@ -87,17 +87,6 @@ def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
         np.testing.assert_array_equal(found, np.concatenate(parts))
 
 
-def test_saved_and_loaded_it_answers_the_same(tmp_path):
-    index = Bm25Index.build(TEXTS, "title + text", k1=0.9, b=0.4)
-    index.save(tmp_path / "index")
-    loaded = Bm25Index.load(tmp_path / "index")
-    for got, expected in zip(loaded.search(["cat mat", "dog"], 4), index.search(["cat mat", "dog"], 4)):
-        np.testing.assert_array_equal(got, expected)
-    assert loaded.description == index.description
-    for part in ("k1 0.9", "b 0.4", "title + text", "English stop words", "6 documents", "Lucene"):
-        assert part in loaded.description
-
-
 def test_a_damaged_or_missing_index_is_refused(tmp_path):
     Bm25Index.build(TEXTS, "text").save(tmp_path / "index")
     for name in ("weights.npz", "vocabulary.json", "parameters.json"):

@@ -34,7 +34,7 @@ def test_a_worked_example():
     np.testing.assert_array_equal(np.rint(100 * matrix.toarray()), [[139, 0, 41]])
 
 
-@pytest.mark.parametrize("block", [1, 3, 8, 64])
+@pytest.mark.parametrize("block", [3, 64])
 def test_blocks_change_nothing(block):
     """Values and gradients of blocks of any size are those of all logits at once; a text of padding is all zeros."""
     random = np.random.default_rng(0)
