@@ -77,14 +77,7 @@ def test_equal_sums_are_ordered_by_row():
         ([11, 1, 2, 3, 4, 7], [3, 2, 2, 1, 1, 0]),
         ([10, 7, 3, 2, 11], [3, 3, 3, 1, 0]),
     ]
-    width = max(len(rows) for rows, _ in scored)
-    runs = [
-        (
-            np.array([[*scores, *[-np.inf] * (width - len(rows))]], np.float32),
-            np.array([[*rows, *[-1] * (width - len(rows))]]),
-        )
-        for rows, scores in scored
-    ]
+    runs = [(np.array([scores], np.float32), np.array([rows])) for rows, scores in scored]
     scores, rows = weighted_sum(runs, (0.3, 0.5, 0.2), 12)
     of_row = dict(zip(rows[0].tolist(), scores[0].tolist()))
     assert of_row[7] == of_row[9] == of_row[10]
