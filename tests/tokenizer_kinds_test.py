@@ -151,7 +151,7 @@ def test_the_token_that_ends_a_text_can_be_appended(tmp_path):
     vocabulary.append_eos()
     assert vocabulary.fingerprint == fingerprint  # stored tokens serve as before
     assert vocabulary.single([5, 6, 7], 3) == [5, 6, vocabulary.eos_id] and vocabulary.sep_id == vocabulary.eos_id
-    with pytest.raises(UserError, match=r"config\.data\.append_eos=True, and the vocabulary puts a token behind"):
+    with pytest.raises(UserError, match=r"config\.data\.append_eos=True, and the vocabulary names no eos_token"):
         vocabulary.append_eos()
     config = json.loads((tmp_path / "base" / "tokenizer_config.json").read_text())
     (tmp_path / "base" / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": None}))

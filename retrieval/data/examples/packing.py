@@ -126,8 +126,8 @@ class Packing(NamedTuple):
 
     def pack_shortest(self, examples: Arrays) -> Packed | None:
         """As `pack`, of the first example and the shortest others, or of the shortest where these do not fit."""
-        sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
-        shortest = np.argsort(np.asarray(sizes), kind="stable")
+        sizes_N = np.sum([lengths.sum(axis=1) for lengths in self.lengths(examples).values()], axis=0)
+        shortest = np.argsort(sizes_N, kind="stable")
         for order in (np.concatenate([[0], shortest[shortest > 0]]), shortest):
             if packed := self.pack({name: values[order] for name, values in examples.items()}):
                 return packed[0], order[packed[1]]
@@ -332,7 +332,8 @@ def choose_rows(
         if keeps_up(packed):
             return packing._replace(texts=texts, predictions=places(texts))
         # An example waits for room on either side. So both together may need a little more than each alone.
-        texts = {field: _wider(rows, packing.texts[field]) for field, rows in texts.items()}
+        wider = {field: rows._replace(count=rows.count + 1) for field, rows in texts.items()}
+        texts = {field: min(rows, packing.texts[field], key=_tokens) for field, rows in wider.items()}
     return None
 
 
@@ -350,11 +351,6 @@ def _fewest(packing: Packing, field: str, length: int, keeps_up: Callable[[Mappi
         return None
     count = least + bisect.bisect_left(range(least, most), True, key=fits)
     return plain._replace(count=count, length=length)
-
-
-def _wider(rows: Rows, plain: Rows) -> Rows:
-    wider = rows._replace(count=rows.count + 1)
-    return wider if _tokens(wider) <= _tokens(plain) else plain
 
 
 def _keeps_up(texts: Mapping[str, Rows], examples: int, sample: Sequence[Arrays], places: Places) -> bool:

@@ -65,10 +65,9 @@ def tokens(config: Config) -> list[str]:
     """
     ids = _ids(config)
     names = {id: token for token, id in ids.items()}
-    size = max(names) + 1
-    if min(names) < 0 or len(names) < len(ids) or size > 2 * len(ids) + _MOST_HOLES:
+    if min(names) < 0 or len(names) < len(ids) or max(names) >= 2 * len(ids) + _MOST_HOLES:
         raise ValueError("its ids are not one number for each token")
-    return [names.get(id, "") for id in range(size)]
+    return [names.get(id, "") for id in range(max(names) + 1)]
 
 
 def tokenizer(config: Config) -> Tokenizer:
