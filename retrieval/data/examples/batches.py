@@ -107,7 +107,9 @@ class Batches:
         self._number += 1
         parts = [next(lane) for lane in list(self._lanes.values())[source]]
         local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
+        for name, (field, table_ME) in self._tables.items():
+            numbers = local[field]
+            local[name] = np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
         batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
         return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
 
@@ -176,12 +178,7 @@ class Drawn(NamedTuple):
         options: dict[str, Any] = dict(shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1))
         options |= dict(verbose=False, trim_output_features=False)  # the tasks cut, and keep the last [SEP]
         dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
-        return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
-
-
-def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The rows of a table, [..., E]; zeros for a number of -1."""
-    return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
+        return _Lane(f"{self.stem}lane-{number:05d}", dataset, self.batch_size // self.lanes)
 
 
 def as_written(function: Callable) -> Callable:
@@ -227,11 +224,6 @@ class _Lane:
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             why = f"not a position in this data ({first_line(error)})"
             raise UserError(f"{folder / self.name}: {why}; delete the checkpoint and train again") from error
-
-
-def lane_name(number: int) -> str:
-    """What a lane and its saved position are called."""
-    return f"lane-{number:05d}"
 
 
 def unreadable(where: str, error: tf.errors.OpError) -> UserError:

@@ -159,26 +159,22 @@ def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, b
       UserError: the file is not what `write_items` writes.
     """
     try:
-        yield from _read_segments(path, tag, bucket)
+        with path.open("rb") as file:
+            while header := file.read(_HEADER.size):
+                size_of_names, num_buckets, size = _HEADER.unpack(header)
+                tags = json.loads(file.read(size_of_names))
+                table = file.tell()
+                body = table + (len(tags) * num_buckets + 1) * _PLACE.size
+                if tag in tags:
+                    first = tags.index(tag) * num_buckets + (bucket or 0)
+                    runs = (first, first + (num_buckets if bucket is None else 1))
+                    places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
+                    (start,), (end,) = map(_PLACE.unpack, places)
+                    file.seek(body + start)
+                    yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
+                file.seek(body + size)
     except _DAMAGE as error:
         raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
-
-
-def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
-    with path.open("rb") as file:
-        while header := file.read(_HEADER.size):
-            size_of_names, num_buckets, size = _HEADER.unpack(header)
-            tags = json.loads(file.read(size_of_names))
-            table = file.tell()
-            body = table + (len(tags) * num_buckets + 1) * _PLACE.size
-            if tag in tags:
-                first = tags.index(tag) * num_buckets + (bucket or 0)
-                runs = (first, first + (num_buckets if bucket is None else 1))
-                places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
-                (start,), (end,) = map(_PLACE.unpack, places)
-                file.seek(body + start)
-                yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
-            file.seek(body + size)
 
 
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:

@@ -201,13 +201,11 @@ class Vocabulary:
     def settings(self, types: int) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
         blanks = {"add_prefix_space": True} if getattr(self._tokenizer.pre_tokenizer, "add_prefix_space", False) else {}
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
-            "split_special_tokens": not self.tokens_in_text,  # or else "[SEP]" in a text is the token
-            **{f"{name}_token": token for name, token in self._special_tokens().items()},
-            **blanks,
-            "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
-        }
+        names = {f"{name}_token": token for name, token in self._special_tokens().items()}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"] if types else ["input_ids", "attention_mask"]
+        # tokenizer.json as it is, and "[SEP]" in a text is no token but of a vocabulary that has it so
+        as_it_is = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": not self.tokens_in_text}
+        return as_it_is | names | blanks | {"model_input_names": inputs}
 
     def _special_tokens(self) -> dict[str, str]:
         ids = {name: getattr(self, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask", "eos")}
