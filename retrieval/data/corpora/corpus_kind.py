@@ -82,9 +82,7 @@ def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
     first = kinds[parts[0]]
     for part, kind in kinds.items():
         if kind is not first:
-            raise UserError(
-                f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; a run prepares one kind"
-            )
+            raise UserError(f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; name one kind")
     return first, parts
 
 

@@ -168,9 +168,8 @@ def _is_initials(word: str) -> bool:
     if (len(word) == 1 and word.isupper()) or _ARABIC_INITIALS.fullmatch(word):
         return True
     parts = word.split(".")
-    return len(parts) > 1 and all(
-        part[:1].isupper() and (len(part) == 1 or (len(part) == 2 and part[1].islower())) for part in parts
-    )
+    initial = [part[:1].isupper() and (len(part) == 1 or (len(part) == 2 and part[1].islower())) for part in parts]
+    return len(parts) > 1 and all(initial)
 
 
 def _is_in_brackets(before: str) -> bool:

@@ -26,14 +26,12 @@ def existing(paths: Sequence[Path]) -> Sequence[Path]:
     return paths
 
 
-def checked(
-    field: str, values: Sequence[str], of_folders: bool | None = False, words: Sequence[str] = ()
-) -> list[Path]:
+def checked(field: str, values: Sequence[str], of_folders: bool | None = False, also: Sequence[str] = ()) -> list[Path]:
     """The files or folders that a field names, once each is known to exist and to be readable.
 
     Args:
       of_folders: whether the field takes folders instead of files; None for either.
-      words: what the field takes besides paths, for the hint.
+      also: what the field takes besides paths, for the hint.
 
     Raises:
       UserError: a path does not exist, is of the other kind, is empty or cannot be read.
@@ -41,7 +39,7 @@ def checked(
     paths = list(map(Path, values))
     for path in paths:
         if not path.exists():
-            raise no_path(path, field, words)
+            raise no_path(path, field, also)
         files.refuse_special(path)
         if of_folders is not None and path.is_dir() != of_folders:
             kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")

@@ -214,9 +214,8 @@ class _Export:
         if page.get("page/revision/model", "wikitext") != "wikitext":
             return Dropped(title, "not wikitext")
         id = (page.get("page/id") or "").strip()
-        return (
-            Page(id, title, text, site) if len(id.split()) == 1 else Dropped(title, "no id")
-        )  # run files hold no other
+        # Run files hold no other id.
+        return Page(id, title, text, site) if len(id.split()) == 1 else Dropped(title, "no id")
 
 
 def _redirected(named: str | None, text: str) -> str:

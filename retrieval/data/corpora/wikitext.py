@@ -118,12 +118,10 @@ class Dumps(CorpusKind):
 
     def check(self, parts: Sequence[str], options: Options) -> None:
         """Looks at the first page of each file."""
-        for path in source_paths.checked("config.corpus", parts, words=["pydocs"]):
+        for path in source_paths.checked("config.corpus", parts, also=["pydocs"]):
             try:
                 wikipedia.read_pages(path)
             except UserError as error:
-                if self.takes(str(path)):
-                    raise
                 raise UserError(f"{error}, or documents, whose names end in {document_format.endings()}") from error
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:

@@ -26,6 +26,7 @@ from retrieval.common.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
 Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
+_Placed = tuple[np.ndarray, list[np.ndarray]]  # the numbers of examples, and where their texts start
 _Room = tuple[int, int]  # the places that are left in a row, and its number
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
@@ -107,10 +108,9 @@ class Packing(NamedTuple):
             return None
         chosen, places = placed
         batch = {name: values[chosen] for name, values in examples.items()}
-        spots = {
-            field: _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
-            for (field, rows), starts_T in zip(self.rows.items(), places)
-        }
+        spots = {}
+        for (field, rows), starts_T in zip(self.rows.items(), places):
+            spots[field] = _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
         if self.predictions:
             (text,) = self.texts
             batch["positions"] = batch["positions"] + spots[text].starts_T[:, None]
@@ -223,9 +223,7 @@ class PackedLane:
         return folder / f"{self.name}{WAITING}"
 
 
-def _place(
-    rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int
-) -> tuple[np.ndarray, list[np.ndarray]] | None:
+def _place(rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int) -> _Placed | None:
     """The first `examples` examples that fit, [C], and for each field where their texts start, [C * K].
 
     Args:

@@ -225,8 +225,6 @@ def _example(make: Maker) -> Callable:
 
 
 def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optional: Collection[str]) -> dict[str, Any]:
-    return {
-        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(field.dtype), rank=len(field.shape) or 1)
-        for name, field in task.kind.fields.items()
-        if not field.is_optional or name in optional
-    }
+    fields = {name: f for name, f in task.kind.fields.items() if not f.is_optional or name in optional}
+    make = functools.partial(seqio.Feature, vocab, add_eos=False)
+    return {name: make(dtype=tf.as_dtype(f.dtype), rank=len(f.shape) or 1) for name, f in fields.items()}

@@ -37,9 +37,7 @@ _OF_MODELS = dict(bert="Bert", distilbert="DistilBert", electra="Electra", rober
 _OF_MODELS["mistral"] = "Llama"
 
 # What the parts of a tokenizer.json call what tokenizer_config.json changes, and the key there.
-_BERT_KEYS = dict(
-    lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars"
-)
+_KEYS = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 _CLEANS = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
 _OF_BERT = dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100)
 _WAY_OUT = "take another model"
@@ -151,7 +149,7 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_g
     Args:
       is_generic: whether the class is one that leaves a normalizer as it is.
     """
-    keys = {"BertNormalizer": {} if is_generic else _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
+    keys = {"BertNormalizer": {} if is_generic else _KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
     for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
         own = keys.get(str(part.get("type")), {})
         part |= {name: settings[key] for name, key in own.items() if key in settings}
