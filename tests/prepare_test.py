@@ -167,7 +167,7 @@ def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, ex
     assert taken[0].num_shards == prepare.shards_of(run) == expected
 
 
-def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
+def test_ids_of_several_dumps_are_told_apart(tmp_path):
     """Two snapshots of one wiki give the same page the same id; the same file is one snapshot."""
     text = "The red fox lives in the forest. It eats grass and leaves in the summer. It sleeps in the winter."
     for name in ("2007", "2015"):
@@ -178,7 +178,6 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
     source = corpus_kind.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     assert statistics["shards"] == SETTINGS.num_shards and statistics["counts"]["pages read"] == 2
-    assert "1 dumps are named again; each is read once" in caplog.text
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
 
@@ -193,7 +192,7 @@ def test_two_pages_of_one_id_are_refused(tmp_path):
 
 
 def test_a_killed_worker_is_named(tmp_path):
-    with pytest.raises(UserError, match="worker process was killed"):
+    with pytest.raises(UserError, match="a worker was killed"):
         local_runner.run_tasks("die", [(tmp_path / "x", ())], _die, workers=1)
 
 

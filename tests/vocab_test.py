@@ -94,7 +94,7 @@ def test_windows_cut_the_second_text_without_gap_or_overlap():
     ("content", "message"),
     [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\nc\nb\n", r"line 8 repeats the token 'b'"),
-        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"\xff\xfe\x00", "cannot be read as UTF-8"),
     ],
 )
 def test_damaged_vocabularies(tmp_path, content, message):

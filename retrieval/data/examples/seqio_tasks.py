@@ -138,7 +138,7 @@ def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> Non
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
             remedy = f"take fewer lanes (a divisor of the shards), more data, or config.data.rates.{name}=0"
             empty = f"none of them in {len(lacking)} of config.data.lanes={lanes}"
-            raise UserError(f"task '{name}': {count} examples, {empty}, first {lacking[0]}: {remedy}")
+            raise UserError(f"task '{name}': {count} examples, {empty}, first lane-{lacking[0]:05d}: {remedy}")
 
 
 def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:

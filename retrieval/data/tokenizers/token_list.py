@@ -23,7 +23,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"vocabulary {path}: cannot be read, one token a line in UTF-8 ({error})") from error
+        raise UserError(f"vocabulary {path}: cannot be read as UTF-8, one token a line ({error})") from error
     while lines and not lines[-1].rstrip("\r"):
         lines.pop()
     return [line.rstrip("\r") for line in lines]
