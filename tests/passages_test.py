@@ -2,7 +2,6 @@
 
 import pytest
 
-from retrieval.data import holdout
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.articles import Article, Link, Paragraph, Section, from_json, to_json
 from retrieval.data.corpora.passages import Limits
@@ -64,11 +63,6 @@ def test_links_belong_to_the_passage_of_their_sentence():
     value = Article("9", "T", (Section("", 1, (Paragraph(text, links),)),))
     _, found = passages.cut(value, VOCABULARY, Limits(8, 8, 1))
     assert [p.targets for p in found] == [("X", "Y"), ("Z",)]
-
-
-def test_document_ids_are_31_bits_and_differ():
-    ids = {holdout.document_id(f"{i}:0") for i in range(10_000)}
-    assert len(ids) == 10_000 and all(0 <= i < 2**31 for i in ids)
 
 
 def test_articles_survive_json():

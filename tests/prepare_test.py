@@ -23,7 +23,7 @@ from retrieval.data.corpora import articles, corpus_kind, passages
 from retrieval.data.corpora.articles import Article, Paragraph, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
-from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.runs.pipeline.run import Run
 from retrieval.stages import prepare
 
@@ -249,3 +249,28 @@ def test_table_1_against_a_count_by_hand(corpus):
     document = sum(len(r["ids"]) for r in found) / len(found)
     assert statistics["tasks"]["wlp"]["query_tokens"] == pytest.approx(query, abs=0.01)
     assert statistics["tasks"]["wlp"]["document_tokens"] == pytest.approx(document, abs=0.01)
+
+
+def test_losses_are_counted_and_told(tmp_path):
+    """By hand: of sentences of 21 and 5 tokens passages of 10 have 10 and 5; one of 2 is in none."""
+    long, short = " ".join(["The", *["fox"] * 19]) + ".", "A dog ran far."
+    leads = [Section("", 1, (Paragraph(f"{long} {short}"),)), Section("", 1, (Paragraph("No."),))]
+    items = [Article(str(number), "Fox", (lead,)) for number, lead in enumerate(leads)]
+    vocabulary = tmp_path / "vocab.txt"
+    WordPiece([*SPECIAL_TOKENS, ".", "the", "fox", "a", "dog", "ran", "far", "no"]).save(vocabulary)
+    settings = shard_steps.Settings(vocabulary, vocab_size=0, num_shards=1, limits=passages.Limits(10, 5, 4))
+    source = corpus_kind.Source(lambda: iter(items), _as_list)
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
+    counts = statistics["counts"]
+    assert counts[passages.SENTENCES] == 3 and counts[passages.LONG_SENTENCES] == 1
+    assert (counts[passages.TOKENS], counts[passages.CUT_OFF], counts[passages.DROPPED]) == (21 + 5 + 2, 11, 2)
+    assert counts["passages"] == counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of BFS: part of the lead itself"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of WLP: no link"] == 2
+    cut, alone = statistics["problems"]
+    assert cut.startswith("39.3% of the tokens are cut off: 1 of 3 sentences are longer than a passage")
+    assert alone.startswith("2 of 2 passages are one sentence alone")
+
+
+def _as_list(article):
+    return [article]
