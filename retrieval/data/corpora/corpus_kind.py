@@ -143,5 +143,5 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     Raises:
       UserError: it cannot be read, or a line of it is damaged; with the line.
     """
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        yield articles.from_json(line, f"{path}, line {number}")
+    lines = enumerate(text_files.byte_lines(path), 1)
+    return (articles.from_json(line, f"{path}, line {number}") for number, line in lines)

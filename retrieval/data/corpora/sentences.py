@@ -97,8 +97,7 @@ def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
             spans.append((start, match.end()))
             start = match.end(1)
     end = len(text.rstrip())
-    if start < end:
-        spans.append((start, end))
+    spans += [(start, end)] if start < end else []
     if all(end - start < 2 * _LONGEST_UNMARKED for start, end in spans):
         return spans
     return [piece for start, end in spans for piece in _pieces(text, start, end, one_case)]

@@ -33,6 +33,7 @@ from retrieval.data.shards.external_sort import Sorter
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
 # What reading a file raises that is none of items.
 _DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
+Task = tuple[Path, tuple]  # its output, and further arguments
 # Packed items that a task holds before it writes them.
 _MEMORY = 64 << 20
 # What a terminal sends to all processes that were started in it.
@@ -41,9 +42,7 @@ _OF_TERMINALS = {signal.SIGINT, signal.SIGHUP}
 _START = multiprocessing.get_context("spawn")
 
 
-def run_tasks(
-    name: str, tasks: Iterable[tuple[Path, tuple]], function: Callable, workers: int, total: int | None = None
-) -> None:
+def run_tasks(name: str, tasks: Iterable[Task], function: Callable, workers: int, total: int | None = None) -> None:
     """Calls `function(output, *arguments)` in worker processes for every task whose `output` does not exist yet.
 
     The tasks are drawn as workers come free, so an endless iterator of large arguments is fine.
@@ -180,6 +179,4 @@ def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, b
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
     done, _ = concurrent.futures.wait(pending, return_when=when)
     pending -= done
-    for future in done:
-        future.result()
-    return len(done)
+    return len([future.result() for future in done])
