@@ -29,7 +29,10 @@ setup(
     cmdclass={"build_py": BuildWithLock},
     entry_points={"console_scripts": ["retrieval = retrieval.main:program"]},
     package_data={
-        "retrieval": ["py.typed", "*.pyi", "serving/page/page.*", "data/sets/nq_dev.txt", "data/corpora/languages.toml"]
+        "retrieval": [
+            *("py.typed", "*.pyi", "serving/page/page.*", "evaluation/report_head.html"),
+            *("data/sets/nq_dev.txt", "data/corpora/languages.toml"),
+        ]
     },
     python_requires=">=3.11,<3.14",
     # What loads, encodes, searches and serves; what trains and evaluates besides is the extra `train`.
@@ -56,6 +59,7 @@ setup(
         "tqdm",
     ],
     extras_require={
+        "beam": ["apache-beam"],
         "cuda12": ["jax[cuda12]"],
         "gs": ["gcsfs"],
         "generate": ["torch==2.13.0", "transformers"],
@@ -67,6 +71,8 @@ setup(
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
+        # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
+        "tfds": ["tensorflow-datasets", "importlib_resources"],
         "tpu": ["jax[tpu]"],
         "train": [
             "clu",
@@ -80,6 +86,9 @@ setup(
             "tensorflow-text==2.20.1",
         ],
         "test": [
+            "apache-beam",
+            "importlib_resources",
+            "tensorflow-datasets",
             "pytest",
             "pytest-xdist",
             "pyright[nodejs]",

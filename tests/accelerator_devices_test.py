@@ -5,7 +5,7 @@ import pytest
 from support import packed_data
 from support.packed_data import given_of, performed
 
-from benchmarks.accelerator import curves, devices, encoding, outcomes, plans, step, work
+from benchmarks.accelerator import curves, encoding, outcomes, plans, step, work
 
 LOOP = "L12 H768"
 
@@ -21,15 +21,6 @@ def test_devices_share_the_batches_of_the_curves(packed, tmp_path, monkeypatch):
     found = performed(curves, packed, tmp_path, skip=["none-s0", "mlm-s0"])
     assert found["failures"] == {} and found["runs"]["bow-s0"]["devices"] == 2
     assert "| 2 x CPU |" in (tmp_path / "results.md").read_text()
-
-
-@pytest.mark.long
-def test_devices_share_rows_and_parameters(packed, tmp_path):
-    found = performed(devices, packed, tmp_path)
-    assert found["failures"] == {}
-    for fsdp in ("rows", "rows and parameters"):
-        run = found["runs"][f"8 devices share {fsdp}"]
-        assert run["loss"] == pytest.approx(run["loss on one device"], rel=1e-5)
 
 
 def test_programs_of_the_works_are_planned(packed, tmp_path, monkeypatch):

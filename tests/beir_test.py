@@ -43,13 +43,13 @@ def test_reads_a_folder(folder, caplog):
 def test_judgements_of_other_candidates_are_refused_or_counted(folder):
     lines = "q1\td9\t2\nq2\td8\t0\nq3\td9\t1\n"
     (folder / "qrels" / "test.tsv").write_text(QRELS + lines, encoding="utf-8")
-    with pytest.raises(UserError, match=r"line 6: the candidate 'd8' .* config\.sets\.unknown=drop leaves such"):
+    with pytest.raises(UserError, match=r"line 5: the candidate 'd9' .* config\.sets\.unknown=drop leaves such"):
         beir.read_folder(folder)
     value = beir.read_folder(folder, relevance.DROP)
     assert (value.queries, value.qrels) == (EXPECTED.queries, EXPECTED.qrels)
     assert value.left_out == {relevance.OUTSIDE: 3, relevance.RELEVANT_OUTSIDE: 2, relevance.LOST: 1}
     (folder / "qrels" / "test.tsv").write_text(lines, encoding="utf-8")
-    with pytest.raises(UserError, match="no judgement is of a candidate in corpus"):
+    with pytest.raises(UserError, match=r"no candidate in corpus\.jsonl has a grade above 0"):
         beir.read_folder(folder, relevance.DROP)
 
 
@@ -63,7 +63,7 @@ def test_lines_that_come_again_count_once(folder, caplog):
     for name, what in (("corpus.jsonl", "lines"), ("queries.jsonl", "lines"), ("qrels/test.tsv", "judgements")):
         assert caplog.text.count(f"{folder / name}: 1 {what} are there again, and count once") == 1
     (folder / "corpus.jsonl").write_text(CORPUS + '{"_id": "d1", "text": "other"}', encoding="utf-8")
-    with pytest.raises(UserError, match=r"line 4: the _id .d1. is there twice, with something else at .*line 1;"):
+    with pytest.raises(UserError, match=r"line 4: the id 'd1' is there twice, with something else before"):
         beir.read_folder(folder)
 
 
@@ -144,7 +144,7 @@ BAD = {
     "a line break in an _id": ("queries.jsonl", b'{"_id": "a\\nb", "text": ""}\n', ["line 1", "a line break"]),
     "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
-    "a second header": ("qrels/test.tsv", 2 * QRELS.encode(), ["test.tsv, line 5", "a second header"]),
+    "a second header": ("qrels/test.tsv", 2 * QRELS.encode(), ["test.tsv, line 5", "is not an integer"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
     "answers of no query": ("answers.jsonl", b'{"_id": "q9", "answers": ["a"]}\n', ["answers.jsonl: the query 'q9'"]),
     "both": ("answers.jsonl", ANSWERS.encode(), ["answers.jsonl, line 2: patterns and answers in one file"]),
@@ -161,16 +161,6 @@ def test_broken_file_is_named_with_its_line(folder, case):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-# Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.
-def test_real_collections(shared_data):
-    sizes = {}
-    for name in ("cranfield", "cisi", "cacm", "npl"):
-        value = beir.read_folder(shared_data / "beir" / name)
-        sizes[name] = len(value.candidates), len(value.queries), sum(map(len, value.qrels["test"].values()))
-    expected = {"cranfield": (1400, 225, 1612), "cisi": (1460, 76, 3114), "cacm": (3204, 52, 796)}
-    assert sizes == expected | {"npl": (11429, 93, 2083)}
-
-
 def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     qrels, queries = folder / "qrels" / "test.tsv", folder / "queries.jsonl"
     for grade in ("1_0", "\u0661", "0x1", "0.5", ".0", "1.0e1"):
@@ -179,7 +169,7 @@ def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
             beir.read_folder(folder)
     qrels.write_text("q2\td1\t0\nq1\t2\t-1\n")
     for read in (beir.read_folder, beir.read_judged):
-        with pytest.raises(UserError, match=r"test\.tsv: no grade of the queries that are asked is above 0"):
+        with pytest.raises(UserError, match=r"test\.tsv: no candidate in corpus\.jsonl has a grade above 0"):
             read(folder)
     queries.write_text(QUERIES.replace('"not judged"', '" \\n"'))
     with pytest.raises(UserError, match=r"queries\.jsonl, line 3: the query 'q3' is empty"):
@@ -196,19 +186,17 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
 
 
 def test_corpora_of_other_projects_are_read(tmp_path):
-    lines = [
-        {"pid": "msmarco_passage_00_0", "passage": "of MS MARCO v2", "docid": "msmarco_doc_00_0"},
-        {"docid": "msmarco_doc_00_0", "url": "u", "title": "T", "headings": "h", "body": "of MS MARCO v2"},
-        {"docid": "5#0", "title": "T", "text": "of MIRACL"},
-        {"id": 7, "contents": "of pyserini"},
-        {"_id": "own", "docid": "other", "text": "ours", "body": "theirs"},
+    records = [
+        (
+            {"pid": "msmarco_passage_00_0", "passage": "v2", "docid": "msmarco_doc_00_0"},
+            "msmarco_passage_00_0",
+            "",
+            "v2",
+        ),
+        ({"docid": "msmarco_doc_00_0", "title": "T", "body": "v2"}, "msmarco_doc_00_0", "T", "v2"),
+        ({"docid": "5#0", "title": "T", "text": "of MIRACL"}, "5#0", "T", "of MIRACL"),
+        ({"id": 7, "contents": "of pyserini"}, "7", "", "of pyserini"),
+        ({"_id": "own", "docid": "other", "text": "ours", "body": "theirs"}, "own", "", "ours"),
     ]
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [(text.id, text.title, text.text) for text in beir.read_candidates(path)] == [
-        ("msmarco_passage_00_0", "", "of MS MARCO v2"),
-        ("msmarco_doc_00_0", "T", "of MS MARCO v2"),
-        ("5#0", "T", "of MIRACL"),
-        ("7", "", "of pyserini"),
-        ("own", "", "ours"),
-    ]
+    (path := tmp_path / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record, *_ in records))
+    assert list(beir.read_candidates(path)) == [Candidate(*expected) for _, *expected in records]

@@ -1,15 +1,12 @@
 import os
 import sys
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 
 from benchmarks import contest
 from benchmarks.contest import System, Target, Work
-from benchmarks.ours import loss
 from benchmarks.peers import fine_tune as peer
 from retrieval.common.errors import UserError
 from retrieval.evaluation.metrics import per_query
@@ -80,21 +77,6 @@ def test_a_system_that_breaks_ends_all_with_one_message(system):
     with pytest.raises(UserError, match="'peer' ended with status 1; what it said is above"):
         contest.hold(Work("made up", systems, ()), 2, sys.executable)
     assert system.turns() == ["ours", "ours", "peer"]
-
-
-def test_the_plain_loss_is_ours():
-    generator = np.random.default_rng(0)
-    query_BE, document_BE = (jnp.asarray(loss._directions(generator, (24, 8))) for _ in range(2))
-    ids_BK = jnp.asarray(generator.integers(0, 16, 24))[:, None]  # some documents are there twice
-    values = []
-    for name in ("plain", "blocks"):
-
-        def total(query_BE, document_BE, name=name):
-            loss_B, metrics = loss.LOSSES[name](query_BE, document_BE[:, None], ids_BK, 0.05)
-            return loss_B.sum(), (loss_B, metrics["recall@1"])
-
-        values.append(jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(query_BE, document_BE))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *values)
 
 
 def test_the_peers_ndcg_is_that_of_our_evaluation():

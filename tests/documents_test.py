@@ -140,7 +140,7 @@ def test_a_documents_score_is_that_of_its_best_window(finished, name):
     windows, _, asked = read_embeddings(finished, name)
     assert set(map(len, windows)) >= {1, 3, 4}
     scores_QN = best_windows(finished, name)
-    systems = ["dense", *(["dense_(ScaNN)"] if scann.available() else []), "untrained"]
+    systems = ["dense", *(["dense_(ScaNN)"] if scann.Scann().available() else []), "untrained"]
     for system in systems:
         if system == "untrained":
             scores_QN = best_windows(finished, name, "untrained")

@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
-from retrieval.evaluation import per_query
 from retrieval.runs.fitting import validation
 from retrieval.runs.ranking import fused, rankings
 from retrieval.runs.ranking.fused import Fusing
@@ -187,19 +186,3 @@ def test_a_grade_that_nobody_gave_is_no_0(highest, asked, measured):
     ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
     (scores,) = evaluate.by_judgements(value, ranking, asked)
     assert tuple(scores.values) == measured and all(values.tolist() == [1] for values in scores.values.values())
-
-
-def test_the_values_of_every_question_are_kept(tmp_path):
-    """Over the judged ones, of all systems; the mean is what results.json has."""
-    qrels = {"test": {"c": {"y": 1}, "a": {"x": 1}}}
-    value = Judged("toy", {"a": "", "b": "", "c": ""}, ["x", "y"], {}, qrels)
-    lists = [
-        Ranking(system, np.ones((3, 2)), np.array(rows), 1.0)
-        for system, rows in (("bm25", [[0, 1], [0, 1], [0, 1]]), ("hybrid", [[1, 0], [0, 1], [-1, -1]]))
-    ]
-    scores = [each for ranking in lists for each in evaluate.by_judgements(value, ranking, ("RR",))]
-    rows = evaluate.write_values(tmp_path, "toy", scores)
-    (found,) = per_query.read_all([tmp_path], "toy", "test")
-    assert (found.of("bm25", "RR"), found.of("hybrid", "RR")) == ({"a": 1, "c": 0.5}, {"a": 0.5, "c": 0})
-    assert found.of("dense", "RR") == {} == found.of("bm25", "AP")
-    assert [(row["system"], row["value"], row["queries"]) for row in rows] == [("bm25", 0.75, 2), ("hybrid", 0.25, 2)]

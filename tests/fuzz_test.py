@@ -66,7 +66,7 @@ def is_refused(path, read) -> bool:
 
 # What is wrong with a file or a set as a whole, and has no line.
 SET_LEVEL = re.compile(
-    r"not one question|no query is left|no grade of the queries|the field '(data|_id)'|not a JSON object|"
+    r"not one question|no query is left|no candidate in|the field '(data|_id)'|not a JSON object|"
     r"neither \S+ nor|a JSON array of obj|"
     r"no (query|passage|topic|judgement|record) in it"
 )

@@ -149,12 +149,3 @@ def test_a_run_can_be_a_guide(root, tmp_path, trained):
     assert table.shape[1] == 8
     distance = np.abs(table[:36, None] - expected).max(axis=2)  # four are held out
     assert (distance.min(axis=1) < 1e-5).all() and len(set(distance.argmin(axis=1))) == 36
-
-
-def test_sparse_vectors_can_have_one(root, tmp_path):
-    changes = {"recipe": "splade", "model.encoder": "transformer", "model.num_layers": 1, "model.num_heads": 2}
-    changes |= {"model.embed_dim": 0, "data.pack.auto": False, "train.steps": 1}
-    run = of(root, tmp_path / "run", root / "embedder", **changes)
-    complete(run)
-    last = (run.folder / "metrics" / "train.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["masked_guide"] > 0

@@ -52,10 +52,8 @@ def model(tmp_path_factory):
     place = tmp_path_factory.mktemp("model")
     # A copy, of which no record of the run has sums.
     folder = shutil.copytree(exported.export(exported.work_directory(place / "run", **changes)), place / "export")
-    record = json.loads((folder / SETTINGS).read_text())
-    files.write_json(
-        folder / SETTINGS, record | {"prompts": PROMPTS, "titles": "joined", "similarity_fn_name": "cosine"}
-    )
+    settings = {"prompts": PROMPTS, "titles": "joined", "similarity_fn_name": "cosine"}
+    files.write_json(folder / SETTINGS, json.loads((folder / SETTINGS).read_text()) | settings)
     (folder / "checksums.json").unlink()
     return folder
 
@@ -138,9 +136,8 @@ def test_indexes_are_search_systems_of_mteb(model, tmp_path, kind):
     (scores,) = result.task_results[0].scores["test"]
     system = {"exact": "dense"}.get(kind, kind)
     if kind != "hybrid":  # whose weight a run of a published model sets
-        assert scores["ndcg_at_10"] == pytest.approx(
-            run_results.values(run.folder)[system, "test", "nDCG@10"], abs=6e-6
-        )
+        expected = run_results.values(run.folder)[system, "test", "nDCG@10"]
+        assert scores["ndcg_at_10"] == pytest.approx(expected, abs=6e-6)
     assert search.mteb_model_meta.name == "local/export" + ("" if kind == "exact" else f"-{kind}")
     assert len(search.mteb_model_meta.revision) == 16
 

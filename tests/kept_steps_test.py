@@ -27,7 +27,7 @@ def curve(inputs, prepared, tmp_path_factory):
 def start_at(curve, inputs, folder, step, **changes):
     source = {"base": str(curve.folder), "corpus": "", "train.init_from": str(curve.folder), "train.init_step": step}
     source["stages"] = ("train", "encode")
-    return make_run("ict", inputs, folder, **CHEAP, **source, **changes)
+    return make_run("ict", inputs, folder, **CHEAP, **(source | changes))
 
 
 def parameters(run, step):
@@ -36,12 +36,13 @@ def parameters(run, step):
     return jax.tree.leaves(checkpoint.Checkpointer(run.folder / "checkpoints").restore(like, step=step).params)
 
 
-def test_named_steps_stay_beside_the_newest_and_a_run_of_none_keeps_its_start(curve, inputs, tmp_path):
+def test_named_steps_stay_beside_the_newest_and_a_run_adopts_one_of_them(curve, inputs, tmp_path):
     assert checkpoint.steps_in(curve.folder / "checkpoints") == [1, 3, 4, 6]
-    run = start_at(curve, inputs, tmp_path / "run", 3, **{"train.steps": 0})
-    preflight.check(run, ["train", "encode"])
-    execute(run, "train", "encode")
-    execute(run, "train")  # nothing to do
+    run = start_at(curve, inputs, tmp_path / "run", 3, stages=("adopt", "encode"))
+    preflight.check(run, ["adopt", "encode"])
+    execute(run, "adopt", "encode")
+    with pytest.raises(UserError, match="stage 'train': the model of this run is that of its stage 'adopt'"):
+        preflight.check(run, ["train"])
     assert records.details(run, "train")["step"] == 0
     for ours, theirs, last in zip(parameters(run, 0), parameters(curve, 3), parameters(curve, 6)):
         np.testing.assert_array_equal(ours, theirs)

@@ -54,7 +54,7 @@ def test_dpr(tmp_path, name):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"positive_ctxs": ["x"]}, r"record 2: the field 'positive_ctxs' is missing or no array of JSON objects"),
+        ({"positive_ctxs": "x"}, r"record 2: the field 'positive_ctxs' is no array of contexts"),
         ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
         ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
     ],
@@ -87,21 +87,10 @@ def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
         assert [value for _, value in found] == records and found[7][0] == f"{path}, record 8"
 
 
-def test_an_array_takes_the_memory_of_a_record(tmp_path):
-    """8 MB in records of 20 kB."""
-    record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
-    path = write(tmp_path / "x.json", "[" + ",".join([record] * 400) + "]")
-    tracemalloc.start()
-    count = sum(1 for _ in read("dpr", path, Counts()))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert count == 400 and path.stat().st_size > 8e6 and peak < 3e6
-
-
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ('[{"a": [%s' + '{"b": [' * 200_000, "dpr", r"record 1(: longer than 64 MiB| .*nested too deeply)"),
+        ('[{"a": [%s' + '{"b": [' * 200_000, "dpr", r"record 1: (longer than 64 MiB|.*nested too deeply)"),
         ('{"data": ["%s"]}', "", r"holds more than 0 MiB; split it"),
     ],
 )
@@ -120,9 +109,9 @@ def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypat
     ("text", "message"),
     [
         ("", r"x\.json: begins with '', but a JSON array"),
-        ('[{"a": 1}', r"record 2 \(char 9\): not valid JSON, a comma or the end of the array"),
-        ('[{"a": 1} {"a": 2}]', r"record 2 \(char 10\): not valid JSON, a comma"),
-        ("[" + '{"a":' * 5000, r"record 1 .*nested too deeply"),
+        ('[{"a": 1}', r"record 2: not valid JSON \(the file is cut off\)"),
+        ('[{"a": 1}, [2]]', r"record 2: not an object"),
+        ("[" + '{"a":' * 5000, r"record 1: .*nested too deeply"),
         (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
     ],
 )
@@ -150,28 +139,18 @@ def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
         assert [each.id for each in msmarco.read_collection(path)] == ["p1", "p2", "p3"]
     path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\n")
     assert [each.id for each in msmarco.read_collection(path)] == ["D1"]
-    for kept in ("id\tpassage of a mountain\n", "p1\tpassage\n"):
-        assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", kept)))) == 1
+    assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", "p1\tpassage\n")))) == 1
 
 
 COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
 QUERIES = "1\tfirst?\n2\tsecond?\n"
 
 
-def test_lines_of_tables_that_come_again_count_once(tmp_path, caplog):
-    collection, queries = write(tmp_path / "c.tsv", COLLECTION + "p2\t\u2028two\x85\rand\n"), QUERIES + "1\tfirst?\n"
-    for _ in range(2):
-        assert [each.id for each in msmarco.read_collection(collection)] == ["p1", "p2", "p3"]
-    assert msmarco.read_queries(write(tmp_path / "q.tsv", queries)) == {"1": "first?", "2": "second?"}
-    assert caplog.text.count("c.tsv: 1 lines are there again") == caplog.text.count("q.tsv: 1 queries are there a") == 1
-
-
-@pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz", "collection.utf-16"])
+@pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz"])
 def test_triples_of_ids(tmp_path, name):
     """Of the lines of a query one example is made, with the texts of its ids."""
     triples = write(tmp_path / "ids.tsv", "1\tp1\tp2\n2\tp2\tp3\n1\tp3\tp2\n1\tp1\tp3\n")
-    data = COLLECTION.encode("utf-16" if name.endswith("utf-16") else "utf-8")
-    queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, data)
+    queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, COLLECTION)
     counts = Counts()
     files = dict(queries=str(queries), collection=str(collection))
     found = read("id_triples", triples, counts, 9, **files)
@@ -193,10 +172,10 @@ def test_triples_of_ids(tmp_path, name):
     ("name", "text", "message"),
     [
         ("ids.tsv", "1\tp1\n", r"ids\.tsv, line 1: 2 fields, expected 3 between tabs: query id, positive id"),
-        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not among those of"),
-        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the document 'p9' is not in the collection"),
-        ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
-        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its id is there twice, with something else at line 1"),
+        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, query '9': the query '9' is not among those of"),
+        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, query '1': the document 'p9' is not in the collection"),
+        ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the id '1' is there twice"),
+        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: the id 'p1' is there twice, with something else"),
     ],
 )
 def test_broken_files_of_ids(tmp_path, name, text, message):
@@ -247,22 +226,16 @@ def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
 
 
 def test_an_evaluation_set_of_labelled_files(tmp_path):
-    examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
+    """The answers of a query are joined."""
+    examples = [
+        Example("q", texts("a"), texts("b"), answers=("A", "b")),
+        Example("q", texts("a"), answers=("b", " ")),
+        Example("r", texts("b", "c")),
+    ]
     value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
     texts_of = {candidate.id: candidate.text for candidate in value.candidates}
     relevant = {value.queries[q]: {texts_of[id] for id in grades} for q, grades in value.qrels["test"].items()}
     assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
-    beir.write_folder(tmp_path / "dev", value)
-    assert beir.read_folder(tmp_path / "dev") == value
-
-
-def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
-    examples = [
-        Example("q", texts("a"), answers=("A", "b")),
-        Example("q", texts("c"), answers=("b", " ")),
-        Example("r", texts("c")),
-    ]
-    value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
-    assert {value.queries[id]: found for id, found in value.answers.items()} == {"q": Answers(("A", "b"))}
+    assert {value.queries[id]: own for id, own in value.answers.items()} == {"q": Answers(("A", "b"))}
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value

@@ -66,15 +66,6 @@ def test_same_as_the_definitions(monkeypatch):
     assert list(measured) == list(expected) and 0 < measured["Success@1"] < measured["Success@5"] < 1
 
 
-def test_by_hand():
-    rows = np.array([[0, 1, 2], [2, 1, 0], [-1, -1, -1]])
-    qrels = {"a": {"d1": 2, "d9": 1}, "b": {"d2": 1}, "c": {"d0": 1}}
-    measured = evaluate(rows, ["a", "b", "c"], CANDIDATES, qrels, ["Success@1", "RR", "R@3", "nDCG@3", "RR(rel=2)@10"])
-    ndcg_a = (2 / np.log2(3)) / (2 + 1 / np.log2(3))
-    expected = {"Success@1": 1, "RR": 0.5 + 1, "R@3": 0.5 + 1, "nDCG@3": ndcg_a + 1, "RR(rel=2)@10": 0.5}
-    assert measured == pytest.approx({name: total / 3 for name, total in expected.items()})
-
-
 def test_answers_among_the_first():
     found_QK = np.array([[False, True, True], [False] * 3, [True, False, False], [False, False, True]])
     names = ("Answer@1", "Answer@2", "Answer@100")

@@ -93,12 +93,6 @@ def test_what_the_margins_leave_out_is_counted():
     assert free.too_close == 0 < strict.too_close == free.left_Q.sum() - strict.left_Q.sum()
 
 
-def test_a_margin_needs_a_positive_in_the_list():
-    lists = np.array([[3.0, 2.0]]), np.array([[1, 2]]), [[0]], [[]], np.arange(3)
-    assert drawn(lists, Rule(2, 1, 2)).rows[0].tolist() == [1, 2]
-    assert drawn(lists, Rule(2, 1, 2, margin=0.1)).rows[0].tolist() == []
-
-
 def test_the_draw_depends_on_seed_and_query_number():
     lists = draw_lists(np.random.default_rng(1))
     rule = Rule(3, 1, 25)

@@ -254,11 +254,12 @@ def test_embeddings_are_truncated_and_then_normalised(folder):
         (SETTINGS, "truncate_dim", 0, "truncate_dim is 0; a whole number from 1"),
         (SETTINGS, "prompts", {"query": 7}, "prompts is {'query': 7}, and a text for each name"),
         (POOLING, "pooling_mode", ["cls", "mean"], "it pools by cls and mean; one of cls, mean"),
+        (POOLING, "pooling_mode", "max", "it pools by max; one of cls, mean, lasttoken, weightedmean"),
         (POOLING, "include_prompt", "no", "include_prompt is 'no'; only True or False"),
         (LENGTHS, "transformer_task", "text-generation", "transformer_task is 'text-generation'; only"),
         (LENGTHS, "modality_config", {"image": {}}, "modality_config of a text is None; only"),
         (LENGTHS, "query_expansion", {"length": 32}, "query_expansion is {'length': 32}, and whether"),
-        (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32, and what comes before it has 16"),
+        (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32; only 16"),
         (LENGTHS, "max_seq_length", -5, "max_seq_length is -5; a whole number of at least 3"),
         ("config.json", "hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
         ("config.json", "auto_map", {"AutoModel": "x.Y"}, "auto_map is "),
@@ -278,9 +279,13 @@ def test_what_is_not_understood_is_refused_by_name(folder, file, key, value, mes
 @pytest.mark.parametrize(
     ("kind", "package", "message"),
     [
-        ("Router", "sentence_transformers.models", "it has a module Router"),
-        ("LogitScore", "sentence_transformers.cross_encoder.modules.logit_score", "it has a module LogitScore"),
-        ("Pooling", "sentence_transformers.models", "not one Transformer with one Pooling"),
+        ("Router", "sentence_transformers.models", "Router; a Transformer, a Pooling"),
+        (
+            "LogitScore",
+            "sentence_transformers.cross_encoder.modules.logit_score",
+            "LogitScore; a Transformer, a Pooling",
+        ),
+        ("Pooling", "sentence_transformers.models", "its modules are "),
         ("Normalize", "custom_st", "'custom_st.Normalize' is code of the model's own"),
     ],
 )

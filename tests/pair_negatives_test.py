@@ -1,25 +1,21 @@
 """Negatives of pairs by an embedder: against loops in float64, files that are read again, kills, and bad input."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from support import embedder_folders
-from support.exported import work_directory
 
 import configs.mine
 import retrieval
-from retrieval import LOCK, main
+from retrieval import LOCK
 from retrieval.common.errors import UserError
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.runs.pairs import hard_negatives
 from retrieval.runs.pipeline import preflight, runner
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search import encoding
 
 WORDS = "the a dog fox cat sat ran saw sea moon sun tree house red blue green old new two three".split()
@@ -121,10 +117,8 @@ def test_negatives_are_those_of_a_loop(asked, examples, texts, model, tmp_path):
         assert query not in found or set(found[query][0]) == set(examples[query])
     assert (counts["questions"], counts["candidates"], counts["questions with fewer"]) == (20, len(documents), fewer)
     assert 0 < counts["questions without any"] <= fewer < 20 and counts["results too close to the positive"]
-    assert counts["model"] == model and sorted(path.name for path in run.negatives.iterdir()) == [
-        "negatives.jsonl",
-        "provenance.json",
-    ]
+    assert counts["model"] == model
+    assert {path.name for path in run.negatives.iterdir()} == {"negatives.jsonl", "provenance.json"}
 
 
 def test_a_collection_gives_candidates(asked, files, examples, texts, tmp_path):
@@ -173,44 +167,20 @@ def test_a_stage_that_is_killed_goes_on(asked, reranker, tmp_path, monkeypatch):
     assert len(paths) == len(set(paths)) > 12 and any("judged" in str(path) for path in paths)
 
 
-def test_a_reranker_takes_the_place_of_the_scores(asked, examples, texts, reranker, tmp_path):
-    changes = {"mine.reranker": reranker, "mine.relative_margin": 0.05, "mine.last": 100}
-    found = mined(run := asked(tmp_path / "run", **changes))
-    judge = TRAINED["reranker"].open(run, reranker, "config.mine.reranker")
-    documents = list(dict.fromkeys(text for positives in examples.values() for text in (*positives, texts[61])))
-    for query, (_, negatives) in found.items():
-        score = dict(zip(documents, judge.scores_of(query, [Candidate("", "", text) for text in documents])))
-        expected = [score[text] for text in left(query, documents, examples, score, 0.05)[:3]]
-        assert [score[text] for text in negatives] == pytest.approx(expected, abs=1e-5)
-    assert found
-
-
-def test_a_work_directory_is_a_model(asked, tmp_path):
-    changes = {"mine.model": str(work_directory(tmp_path / "model").folder), "mine.relative_margin": 0.0}
-    assert len(mined(asked(tmp_path / "run", **changes))) == 20
-
-
 BAD = [
-    ({"mine.format": "tripel"}, "config.mine.format.*triplet"),
     ({"mine.negatives": 500, "mine.last": 600, "mine.format": "n-tuple"}, "no question has config.mine.negatives=500"),
     ({"mine.margin": 3.0}, "no question has a negative left, from '0'"),
     ({"pairs.files": ""}, "mines for labelled pairs: set config.pairs.files"),
-    ({"pairs.files": "empty.jsonl"}, r"empty\.jsonl: the file is empty"),
-    ({"pairs.files": "none.jsonl"}, "no such file"),
     ({"pairs.files": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
     ({"mine.model": "none"}, "config.mine.model=.*none: no embedder there"),
     ({"mine.model": "reranker"}, "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder"),
-    (
-        {"mine.reranker": "model"},
-        "embedder: its modules do not end in a Dense of one score; take another cross-encoder",
-    ),
+    ({"mine.reranker": "model"}, "embedder: its modules do not end in a Dense of one score; take another cross-enc"),
     ({"stages": ("mine", "pairs")}, "leave 'pairs' out of config.stages"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda value: str(value)[:30])
 def test_bad_input_is_told_in_a_sentence(asked, model, reranker, tmp_path, changes, message):
-    (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "lone.jsonl").write_text('{"query": "a", "positive": " "}\n')
     models = {"reranker": reranker, "model": model}
     changes = {
@@ -219,9 +189,3 @@ def test_bad_input_is_told_in_a_sentence(asked, model, reranker, tmp_path, chang
     }
     with pytest.raises(UserError, match=message):
         mined(asked(tmp_path / "run", **changes))
-
-
-def test_the_old_command_names_the_config(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["retrieval", "mine", "x.jsonl", "--out=y"])
-    with pytest.raises(SystemExit, match="--config=mine:MODEL"):
-        main.program()

@@ -15,9 +15,11 @@ from conftest import REPOSITORY
 from configs import ict_bfs_wlp
 from retrieval.common.errors import UserError
 from retrieval.recipes.parameters import make_mesh
-from retrieval.runs.fitting import training_length
+from retrieval.recipes.recipe import abstract_model
+from retrieval.runs.fitting.examples import abstract_batch
 from retrieval.runs.pipeline import runner
 from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import train_state
 from retrieval.stages import plan
 from retrieval.training import chips, step_plan, work
 from retrieval.training.chips import Chip
@@ -93,7 +95,10 @@ MODERNBERT = dict(num_layers=22, hidden_size=768, num_heads=12, mlp_size=1152, f
 def test_useful_operations_are_those_of_shared_heads_gates_and_visible_tokens(sizes, length, expected):
     config = make_config(**{"data.query_length": length, "data.document_length": length, "train.chunk_size": 8})
     config.model.update(**sizes, embed_dim=0, tied=True)
-    operations = training_length.step_operations(config, 200, make_mesh(config))
+    mesh = make_mesh(config)
+    state, batch = train_state.abstract_state(config, abstract_model(config, 200), mesh), abstract_batch(config, mesh)
+    with jax.set_mesh(mesh):
+        operations = mesh.size * train_state.useful_flops(config, 200, state, batch)
     assert operations / (32 * 2 * length) == pytest.approx(3 * expected, rel=0.01)
 
 

@@ -99,6 +99,19 @@ def shard_bytes(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith(("passages-", "links-"))}
 
 
+def test_beam_writes_the_same_bytes(corpus, tmp_path):
+    settings = SETTINGS._replace(runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
+    statistics = prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
+    assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
+    assert statistics["tasks"] == corpus[1]["tasks"] and statistics["examples"] == corpus[1]["examples"]
+    assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
+    for budget in (1 << 10, 1 << 30):  # what a vocabulary is trained on is no matter of the order of articles, either
+        local, beam = (sorted(prepared_corpus._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
+        assert local == beam and (budget < 1 << 30) == (
+            len(local) < len(list(prepared_corpus._sample_texts(tmp_path, 1 << 30)))
+        )
+
+
 @pytest.mark.parametrize("paragraphs", [1, 400])
 def test_a_vocabulary_is_trained_on_parts_of_books(tmp_path, paragraphs):
     text = "many words of a long book " * (48_000 // paragraphs)
@@ -106,6 +119,19 @@ def test_a_vocabulary_is_trained_on_parts_of_books(tmp_path, paragraphs):
     (tmp_path / "articles").mkdir()
     (tmp_path / "articles" / "0.jsonl").write_text(articles.to_json(article) + "\n")
     assert 200_000 < sum(map(len, prepared_corpus._sample_texts(tmp_path, 400_000))) <= 800_000
+
+
+@pytest.mark.long
+def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
+    toy_corpus.write_dump(tmp_path / "dump.xml")
+    source = corpus_kind.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
+    statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
+    options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    settings = SETTINGS._replace(runner="DirectRunner", beam_options=options)
+    settings = settings._replace(vocabulary=tmp_path / "local" / "vocab.txt")
+    assert prepared_corpus.prepare(source, tmp_path / "beam", settings) == statistics
+    assert shard_bytes(tmp_path / "beam") == shard_bytes(tmp_path / "local")
 
 
 def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):

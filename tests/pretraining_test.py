@@ -21,15 +21,9 @@ LENGTHS = {"query": 8, "document": 16, "text": 16}
 
 
 # Three sentences: [11 12] [21 22 23] [31].
-RECORD = {
-    "ids": tf.constant([11, 12, 21, 22, 23, 31]),
-    "lengths": tf.constant([2, 3, 1]),
-    "title": tf.constant([5, 6]),
-    "lead_ids": tf.constant([41, 42, 51]),
-    "lead_lengths": tf.constant([2, 1]),
-    "document_id": tf.constant(77),
-    "counts": tf.constant([1, 1, 2]),
-}
+RECORD = {"ids": tf.constant([11, 12, 21, 22, 23, 31]), "lengths": tf.constant([2, 3, 1])}
+RECORD |= {"title": tf.constant([5, 6]), "lead_ids": tf.constant([41, 42, 51]), "lead_lengths": tf.constant([2, 1])}
+RECORD |= {"document_id": tf.constant(77), "counts": tf.constant([1, 1, 2])}
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
 ICT = {
     (CLS, 11, 12, SEP): (CLS, 5, 6, SEP, 21, 22, 23, 31, SEP),

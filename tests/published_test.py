@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import exported, toy_hub
+from support import exported
 from support.tiny import complete
 from support.tuned import tuned
 
@@ -14,7 +14,7 @@ import retrieval
 from configs import fine_tune, own, published
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import hub, model_folder
+from retrieval.common.runtime import model_folder
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.runs.pipeline import preflight
@@ -128,25 +128,6 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
     assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
-@pytest.mark.long
-def test_a_set_is_trained_on_by_its_own_files(model, tmp_path, caplog):
-    """The dev question 5 is of the test too, 10 of train is validated on: the test keeps them all."""
-    folder = write_set(tmp_path / "own", {"train": range(10, 60), "dev": range(5, 11), "test": range(6), "old": [1]})
-    own = {"sets.beir": str(folder), "split.set": "own", "split.train": "train", "split.dev": "dev"}
-    stages = ("sets", "index", "mine", "pairs", "train")
-    chosen = {"sets.splits": ("test",), "stages": stages, "data.negatives": 1, "train.steps": 2}
-    run = tuned(model, tmp_path / "run", **own, **chosen)
-    sizes = files.read_json(run.folder / "stages" / "sets.json")["details"]["own"]
-    assert (sizes["train queries"], sizes["validation queries"], sizes["test queries"]) == (49, 5, 6)
-    assert sizes["questions of 'dev' that are tested on, left out"] == 1
-    assert sizes["questions of 'train' that are tested or validated on, left out"] == 1
-    assert "set 'own': 1 questions of 'train' that are tested or validated on" in caplog.text
-    statistics = files.read_json(run.pairs / "stats.json")
-    assert statistics["pairs"] == statistics["pairs with negatives"] == 49
-    assert [path.stem for path in (run.sets / "own" / "qrels").iterdir()] == ["test"]
-    assert (run.folder / "checkpoints").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -170,23 +151,11 @@ def test_titles_can_be_pairs(model, tmp_path):
     assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
 
 
-def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
-    contents = {path.relative_to(model).as_posix(): path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    hub.local.cache_clear()
-    with toy_hub.served({"me/model": contents}, tmp_path / "cache", monkeypatch):
-        config = published.get_config("hf:me/model")
-    hub.local.cache_clear()
-    assert config.vocab == config.train.init_from == "hf:me/model"
-    assert config.model.hidden_size == 16 and config.model.pooling == "mean" and config.data.document_length == 40
-
-
 @pytest.mark.parametrize(
     ("switch", "pooling"),
     [
         ("cls_token", "cls"),
-        ("max_tokens", "max"),
         ("lasttoken", "last"),
-        ("mean_sqrt_len_tokens", "mean_sqrt_len"),
         ("weightedmean_tokens", "weighted_mean"),
     ],
 )
@@ -196,10 +165,7 @@ def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
 
 
 def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
-    for name, match in (
-        ("", "starts from a model: write"),
-        (str(tmp_path), f"config.train.init_from={tmp_path}: no model there"),
-    ):
+    for name, match in (("", "starts from a model: write"), (str(tmp_path), f"init_from={tmp_path}: no model there")):
         with pytest.raises(UserError, match=match):
             fine_tune.get_config(name)
     with pytest.raises(UserError, match=r"neither a modules\.json nor the config\.json of an encoder"):
@@ -209,7 +175,9 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
 
 
 def test_without_a_model_nothing_begins():
-    with pytest.raises(UserError, match=r"config\.train\.steps=0 takes the parameters of config\.train\.init_from"):
+    with pytest.raises(
+        UserError, match=r"'adopt' takes the model that config\.train\.init_from names, and that is empty"
+    ):
         preflight.check_settings(published.get_config(), published.get_config().stages)
 
 

@@ -44,10 +44,9 @@ def test_questions(tmp_path, text, expected, ending):
     [
         'q\t["6,?\\\\s*m|x", ""]\n',
         '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
-        '[{"qId": "1", "qText": "q", "answers": ["6,?\\\\s*m|x", ""]}]',
         "1\tfactoid\tq\t6,?\\s*m|x\n",
     ],
-    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+    ids=["dpr", "nq_open", "curated_trec"],
 )
 def test_patterns_of_every_format(tmp_path, text, caplog):
     """As DPR, DrQA and Anserini have CuratedTREC."""
@@ -65,7 +64,7 @@ def test_likely_patterns_are_told_once_a_file(tmp_path, caplog, value):
     qa.read_questions([write(tmp_path / "f", text)])
     (told,) = caplog.messages
     assert told.startswith(f"{tmp_path / 'f'}: 3 answers look like regular expressions and are read as texts")
-    assert f"'{value}' of the question 'q 2'" in told and told.endswith("set config.sets.qa_patterns=True")
+    assert f"such as '{value}'" in told and told.endswith("set config.sets.qa_patterns=True")
 
 
 def test_texts_with_signs_do_not_look_like_patterns(tmp_path, caplog):
@@ -92,10 +91,8 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['a']\nq\t__import__('os')\n", r"line 2: the answers are no Python list \(ValueError\)"),
         ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
-        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: an example of DPR .* config\.sets\.labelled"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
-        ("1048585\t0\t7187155\t1\n", r"line 1: no question of CuratedTREC: 4 fields between tabs"),
         ('{"question": "q", "answer": []}', r"not one question with an answer"),
     ],
 )
@@ -122,9 +119,8 @@ def test_passages_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
-        (PASSAGES + "1\ta\tb\n", r"line 6: its id is there twice"),
+        (PASSAGES + "1\ta\tb\n", r"line 6: the id '1' is there twice"),
         (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .* no carriage return"),
         (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; mend the row"),
     ],
@@ -149,15 +145,12 @@ def test_a_sets_answers_round_trip(tmp_path):
 
 
 def test_each_further_file_of_questions_is_a_set(tmp_path):
-    form, folder = set_format.SETS["qa"], tmp_path
-    passages, first = write(folder / "psgs.tsv", PASSAGES), write(folder / "NQ-open.test.jsonl", NQ_OPEN)
-    value = f"{passages},{first},{write(folder / 'WQ.dev.json', WEB_QUESTIONS)}"
-    given = set_format.Given({"sets.qa_patterns": False}, folder / "none", folder)
+    form, given = set_format.SETS["qa"], set_format.Given({"sets.qa_patterns": False}, tmp_path / "none", tmp_path)
+    passages, first = write(tmp_path / "psgs.tsv", PASSAGES), write(tmp_path / "NQ-open.test.jsonl", NQ_OPEN)
+    value = f"{passages},{first},{write(tmp_path / 'WQ.dev.json', WEB_QUESTIONS)}"
     read = list(form.read(value, given))
     assert [each.name for each in read] == form.names(value) == ["qa", "qa-WQ"]
-    assert [set(each.answers) for each in read][1] == {"w1", "w2"}
-    assert [len(list(each.candidates)) for each in read] == [3, 3]
-    assert form.names(f"{passages},{first}") == ["qa"]
-    form.check(value, {"sets.qa_patterns": False}, True)
+    assert set(read[1].answers) == {"w1", "w2"} and [len(list(each.candidates)) for each in read] == [3, 3]
+    form.check(value, given.options, True)
     with pytest.raises(UserError, match="1 file, but 2 are needed"):
-        form.check(str(passages), {"sets.qa_patterns": False}, True)
+        form.check(str(passages), given.options, True)

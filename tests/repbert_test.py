@@ -98,19 +98,14 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
 WORDS = [f"w{number}" for number in range(40)]
 
 
-@pytest.fixture(scope="module")
-def triples(tmp_path_factory):
+def test_batches_have_triples_in_the_order_of_the_file(tmp_path):
     """Triples of ids in an order that is that of no hash; query 2 has two positives."""
-    folder = tmp_path_factory.mktemp("triples")
+    folder = tmp_path / "triples"
+    folder.mkdir()
     rows = [(row % 7, row % 7 if row != 9 else 30, 10 + row) for row in range(24)]
     (folder / "ids.tsv").write_text("".join(f"{q}\t{p}\t{n}\n" for q, p, n in rows))
     (folder / "queries.tsv").write_text("".join(f"{q}\tq w{q}\n" for q in range(7)))
     (folder / "collection.tsv").write_text("".join(f"{p}\tp w{p}\n" for p in range(40)))
-    return folder, rows
-
-
-def test_batches_have_triples_in_the_order_of_the_file(triples, tmp_path):
-    folder, rows = triples
     vocabulary = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q", "p", *WORDS])
     settings = Settings("", str(folder / "queries.tsv"), str(folder / "collection.tsv"), 0)
     paths = [folder / "ids.tsv"]

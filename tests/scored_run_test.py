@@ -100,18 +100,10 @@ def test_pairs_with_a_score_are_trained_on_by_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        (
-            PAIRS,
-            {},
-            r"rows\.jsonl: pairs of texts with a score, none of which is a right answer, .* one of cosent, cos",
-        ),
+        (PAIRS, {}, r"rows\.jsonl: pairs of texts with a score, none of which is a right answer, .* one of cosent"),
         (PAIRS, OF_COSINES | {"loop.validate_every": 2}, r"validate_every=2 looks for the right documents of queries"),
         (PAIRS, OF_COSINES | {"data.negatives": 1}, r"compares two texts: set config.data.negatives=1 to 0"),
-        (
-            PAIRS,
-            OF_COSINES | {"model.normalize": False},
-            r"loss=cosent compares cosines, .* config.model.normalize=True",
-        ),
+        (PAIRS, OF_COSINES | {"model.normalize": False}, r"loss=cosent compares cosines, .* model.normalize=True"),
         (PAIRS, OF_COSINES | {"sets.labelled": "rows.jsonl"}, r"rows\.jsonl: two texts and how alike they are"),
         ([LISTS[0] | {"scores": [1, 2]}], {}, r"rows\.jsonl, line 1: 2 numbers in scores, of 3 positives and 0 neg"),
         (LISTS, {"pairs.positives": 1}, r"examples have .* the scores of their record, in config.pairs.files"),
@@ -129,9 +121,7 @@ def test_scores_beyond_a_cosine_are_no_target_of_one(tmp_path):
     rows = [row | {"score": 5 * row["score"]} for row in PAIRS]
     run = make_run(tmp_path, rows, **OF_COSINES | {"train.loss": "cosine_mse", "train.temperature": 1.0})
     execute(run, "pairs")
-    with pytest.raises(
-        UserError, match=r"scores from 0 to 4\.58.*, and config\.train\.loss=cosine_mse takes them from -1"
-    ):
+    with pytest.raises(UserError, match=r"scores from 0 to 4\.58.*, and .*loss=cosine_mse takes them from -1"):
         execute(run, "train")
 
 

@@ -20,11 +20,11 @@ import seqio
 import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
-from support import google_checkpoint, toy_corpus
+from support import toy_corpus
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.data.corpora import wikipedia
+from retrieval.data.corpora import tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
@@ -244,9 +244,7 @@ LOADERS = {
     ),
     "manifest": Loader(write_manifest, lambda folder: files.verify_manifest(folder, ""), "-", sealed=False),
     "embeddings": Loader(write_embeddings, lambda folder: encoding.load(folder, "candidates")),
-    "codes": Loader(
-        write_codes, lambda folder: (encoding.load(folder, "candidates"), encoding.clipped(folder, "candidates"))
-    ),
+    "codes": Loader(write_codes, lambda folder: encoding.load(folder, "candidates")),
     "bm25": Loader(write_bm25, lambda folder: Bm25Index.load(folder / "index")),
     "scann": Loader(write_scann, read_scann),
     "scann's docids": Loader(write_docids, read_scann, r"(?!.*scann_docids\.pkl).*"),
@@ -258,7 +256,6 @@ LOADERS = {
         lambda folder: list(local_runner.read_items([folder / "work"], "tag")),
     ),
     "weights": Loader(write_weights, read_weights),
-    "tensorflow's weights": Loader(lambda folder: google_checkpoint.write(GOLDEN / "bert", folder), read_weights),
     "collection": Loader(write_collection, read_collection),
     "squad": Loader(
         lambda folder: toy_corpus.write_squad(folder / "squad.json"),
@@ -347,3 +344,15 @@ def test_a_growing_archive_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", data=np.zeros(1 << 20))
     with pytest.raises(UserError, match="compressed"):
         files.read_arrays(tmp_path / "bomb.npz", "")
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "type"])
+def test_prepared_data_names_no_code_to_import(key, tmp_path, monkeypatch):
+    version = tmp_path / "data" / "squad" / "plain_text" / "1.0.0"
+    features = {"features": {"features": {"id": {key: "strangers_module.Feature"}}}}
+    files.write_json(version / "features.json", features)
+    (tmp_path / "strangers_module.py").write_text(f"import os; os.mkdir({str(tmp_path / 'marker')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"asks for the code of 'strangers_module\.Feature'"):
+        next(iter(tfds_source.examples(f"tfds:squad?data_dir={tmp_path / 'data'}", "squad")))
+    assert not (tmp_path / "marker").exists()

@@ -1,7 +1,5 @@
 """Formats of evaluation sets and of labelled examples that are registered from outside."""
 
-import sys
-
 import pytest
 from conftest import REPOSITORY
 
@@ -91,9 +89,3 @@ def test_a_named_format_of_labelled_examples_is_read(tables, tmp_path, first, li
         assert [group.query for group in groups] == ["q"] and counts.examples == 1
     (tmp_path / "array").write_text("[]")
     assert labelled_format.format_of(tmp_path / "array", settings).name == "dpr"
-
-
-def test_data_sets_of_ir_datasets_need_an_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(UserError, match=r"config.sets.ir needs the package ir_datasets.*pip install '\.\[ir\]'"):
-        SETS["ir"].check("ir:beir/scifact/test", {}, False)

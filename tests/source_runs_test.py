@@ -2,8 +2,8 @@
 
 import collections
 import contextlib
+import functools
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 from conftest import REPOSITORY
 from jax.sharding import NamedSharding
-from support import children
-from support.run_results import metrics, state
-from support.tiny import CHEAP, as_flags, complete, execute, make_config
+from support.run_results import metrics
+from support.tiny import CHEAP, complete, execute, make_config
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -27,7 +26,7 @@ from retrieval.recipes import source_objective
 from retrieval.recipes.parameters import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.runs.fitting import source_batches, training_length
-from retrieval.runs.fitting.examples import abstract_batch, abstract_batches
+from retrieval.runs.fitting.examples import abstract_batch
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state
@@ -67,9 +66,8 @@ def write_sources(folder):
             for i in range(10 * (7 - number))
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, examples)))
-    for name, listed in (("sources", NAMES), ("five", FIVE)):
-        tables = [f'[{name}]\nfiles = "{folder}/{name}.jsonl"\n{SETTINGS.get(name, "")}\n' for name in listed]
-        (folder / f"{name}.toml").write_text("\n".join(tables))
+    tables = [f'[{name}]\nfiles = "{folder}/{name}.jsonl"\n{SETTINGS[name]}\n' for name in NAMES]
+    (folder / "sources.toml").write_text("\n".join(tables))
 
 
 def make_run(place, folder, **changes):
@@ -162,17 +160,6 @@ def test_every_source_is_written_with_the_positives_of_all(run):
     assert known == {1, 2}
 
 
-def test_a_query_that_is_held_out_is_so_in_every_source(run):
-    asked = set(files_of(run.held_out_pairs / "queries.jsonl", "text"))
-    vocabulary = run.load_vocabulary()
-    tokens = {tuple(vocabulary.encode(query)) for query in asked}
-    for name in NAMES:
-        paths = source_batches.folder_of(run.pairs, name).glob(pair_shards.PATTERN)
-        for raw in tf.data.TFRecordDataset([str(path) for path in paths]):
-            query = tf.train.Example.FromString(raw.numpy()).features.feature["query"].int64_list.value
-            assert tuple(query) not in tokens
-
-
 def files_of(path, field):
     return [json.loads(line)[field] for line in path.read_text().splitlines()]
 
@@ -250,30 +237,9 @@ def test_a_step_costs_what_those_of_its_sources_do_on_average(place):
     configs = sources.configs_of(run.config)
     alone = [count(own, abstract_batch(own, mesh)) for own in configs.values()]
     assert alone[1] > alone[0] > alone[2]  # of two negatives, of one, and of none
-    shares, counted = (0.5, 0.3, 0.2), []
-
-    def counting(batch):
-        counted.append(batch)
-        return count(run.config, batch)
-
-    found = training_length.mean_flops(counting, abstract_batches(run.config, mesh), shares)
-    assert found == pytest.approx(np.dot(shares, alone)) and len(counted) == 3
-    same = [abstract_batch(run.config, mesh)] * 2
-    assert training_length.mean_flops(counting, same, (0.5, 0.5)) == pytest.approx(alone[1]) and len(counted) == 4
-
-
-def test_mixed_batches_have_examples_of_all(place, run, tmp_path):
-    text = "\n".join(f'[{n}]\nfiles = "{place}/{n}.jsonl"\nweight = {w}' for n, w in (("one", 3.0), ("five", 1.0)))
-    changes = {"pairs.sources": text, "data.mixed_sources": True, "train.log_q": False, "train.epochs": 1.0}
-    mixed = make_run(place, tmp_path / "run", **changes)
-    complete(mixed)
-    batches = take(batches_of(mixed), 100)
-    share = np.mean([batch["source"] == 0 for batch in batches])
-    assert abs(share - 0.75) < 3 * np.sqrt(0.75 * 0.25 / 800)
-    assert any(0 < batch["source"].sum() < 8 for batch in batches)
-    lines = metrics(mixed.folder)
-    pairs = records.details(mixed, "pairs")["pairs"]
-    assert sum(line["examples/one"] + line["examples/five"] for line in lines) == 8 * -(-pairs // 8)
+    shares, counts = (0.5, 0.3, 0.2), functools.partial(count, run.config)
+    shapes = [abstract_batch(run.config, mesh, own) for own in configs.values()]
+    assert training_length.mean_flops(counts, shapes, shares) == pytest.approx(np.dot(shares, alone))
 
 
 def test_a_teacher_is_asked_for_the_pairs_of_the_sources_that_learn_from_it(place, tmp_path):
@@ -342,8 +308,6 @@ TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2
         + ({"train.loss": "two_way_nll"}, "^config.train.loss=two_way_nll comp"),
         ("loss = 'kl_divergence'\nnegatives = 1", "", {}, "kl_divergence learns from a teacher's scores, and the"),
         ("", "", {"train.loss": "kl_divergence"}, "source 'one': .* learns from a teacher, .*: write loss = \"kl_div"),
-        ("", "negatives = 1", {"data.mixed_sources": True}, "negatives is 0 in 'one' and 1 in 'five': give both the"),
-        ("", "", {"data.mixed_sources": True, "train.log_q": True}, "set config.train.log_q=False"),
         ("weight = 1", "weight = 2", {"data.source_alpha": 0.5}, "and config.pairs.sources gives them weights"),
         (
             "query_prompt = 'q '",
@@ -352,8 +316,6 @@ TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2
             "source 'one': config.model.pool_from=.2, 0. leaves",
         ),
         ("", "", {"mine.refresh_every": 2, "loop.validate_every": 2}, "makes pairs anew that have no source"),
-        ("", "", {"pairs.files": "x.jsonl"}, "config.pairs.files=x.jsonl does not go with config.pairs.sources"),
-        ("", "", {"data.rates.ict": 1.0}, "are drawn by the task 'pairs', and alone: set config.data.rates.ict=0"),
         ("", "", {"train.batch_size": 32}, "source 'five': config.pairs.files=.*: 20 labelled pairs, fewer than"),
     ],
 )
@@ -373,22 +335,3 @@ def test_a_source_that_is_missing_or_without_an_example_is_named(place, tmp_path
     text = text.replace(f"{place}/six", f"{tmp_path}/six")
     with pytest.raises(UserError, match="source 'five': no labelled example is left to train on"):
         execute(make_run(place, tmp_path / "run", **{"pairs.sources": text}), "pairs")
-
-
-@pytest.mark.long
-def test_a_run_on_five_sources_that_is_killed_ends_the_same(place, tmp_path):
-    """SIGKILL in the middle of training; the file of sources has gone meanwhile."""
-    flags = as_flags(**SMALL, vocab=place / "vocab.txt", stages="('pairs','train')")
-    copy, log = shutil.copy(place / "five.toml", tmp_path / "five.toml"), tmp_path / "log"
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    commands = [["--config=dpr:local", f"--workdir={folder}", *flags] for folder in (whole, killed)]
-    assert children.run([*commands[0], f"--config.pairs.sources={copy}"], log) == 0, log.read_text()
-    strike = children.Strike([killed / "checkpoints" / str(step) for step in (4, 6, 8)])
-    assert children.run([*commands[1], f"--config.pairs.sources={copy}"], log, strike) == -9, log.read_text()
-    assert not (killed / "checkpoints" / "12").exists()
-    (tmp_path / "five.toml").unlink()
-    assert children.run([f"--workdir={killed}"], log) == 0, log.read_text()
-    assert "restored step" in log.read_text()
-    assert metrics(killed) == metrics(whole)
-    for one, other in zip(state(killed), state(whole), strict=True):
-        np.testing.assert_array_equal(one, other)

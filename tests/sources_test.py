@@ -53,7 +53,7 @@ def test_the_content_of_a_file_is_kept_without_comments(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[a]\nfiles = 'x'\n[a]\nfiles = 'y'", "line 3: a second source 'a'; give it another name"),
+        ("[a]\nfiles = 'x'\n[a]\nfiles = 'y'", r"no TOML, Cannot declare \('a',\) twice"),
         ("[a\n", "no TOML, Expected ']' at the end of a table declaration"),
         ("\n", "no source in it; one is a table"),
         ("files = 'x'\n", "'files' stands before the first source"),

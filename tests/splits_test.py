@@ -127,9 +127,7 @@ def test_questions_differing_in_space_or_case_are_one():
 @pytest.mark.parametrize(
     ("count", "ratio", "validation", "message"),
     [
-        (100, 0.8, 0.0, r"config\.split\.validation=0\.0"),
         (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test of 100"),
-        (20, 0.01, 0.1, "0 train, 0 validation, 20 test"),
         (20, 0.99, 0.1, "18 train, 2 validation, 0 test"),
     ],
 )

@@ -54,10 +54,3 @@ def test_a_question_goes_with_the_passage_of_its_answer(sources, tmp_path, monke
     assert json.loads((tmp_path / "test.jsonl").read_text()) == {"question": "what is red", "answer": ["fox"]}
     train = [json.loads(line)["question"] for line in (tmp_path / "train.jsonl").open()]
     assert sorted(train) == ["when does it see", "where does it sleep", "who sleeps"]
-
-
-def test_what_is_held_out_or_tested_is_not_trained_on(sources):
-    train = squad_questions.read(sources[0], "train").questions
-    again = [train[0]._replace(document="train-0-9")]
-    validation, others = squad_questions.divide([*train, *again], [train[1]], held_out=1)
-    assert len(validation) == 1 and not {validation[0].text, train[1].text} & {each.text for each in others}

@@ -93,6 +93,7 @@ def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
 @pytest.mark.long  # it downloads what the wheel needs
 def test_what_a_wheel_requires_is_enough(wheel, elsewhere, tmp_path):
     programs = environment(tmp_path / "clean", wheel, f"--constraint={REPOSITORY / '.venv' / 'pins.txt'}")
+    assert not list(Path(tmp_path / "clean").glob("lib/python*/site-packages/apache_beam"))
     done = call(programs / "retrieval", "--config=bm25", "--config.sets.beir=toy", "--workdir=run")
     assert done.returncode == 0, done.stderr
     done = call(

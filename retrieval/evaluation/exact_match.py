@@ -35,16 +35,13 @@ def scores(answer: str, right: Sequence[str], are_patterns: bool, question: str)
     Raises:
       UserError: a regular expression is none, or takes too long.
     """
+    names = (REGEX, REGEX_ANYWHERE) if are_patterns else (EM, F1)
     if not answer or not right:
-        return dict.fromkeys((REGEX, REGEX_ANYWHERE) if are_patterns else (EM, F1), 0.0)
+        return dict.fromkeys(names, 0.0)
     if are_patterns:
-        return dict(zip((REGEX, REGEX_ANYWHERE), _by_patterns(answer, right, question)))
-    return {EM: max(float(exact_match(answer, text)) for text in right), F1: max(f1(answer, text) for text in right)}
-
-
-def exact_match(answer: str, right: str) -> bool:
-    """Whether both are the same but for case, punctuation, articles and blanks."""
-    return normalised(answer) == normalised(right)
+        return dict(zip(names, _by_patterns(answer, right, question)))
+    is_same = normalised(answer) in map(normalised, right)
+    return dict(zip(names, (float(is_same), max(f1(answer, text) for text in right))))
 
 
 def f1(answer: str, right: str) -> float:

@@ -133,8 +133,18 @@ def by_kind(metrics: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     kinds: tuple[list[str], list[str]] = [], []
     for name in metrics:
-        _check_name(name)
-        kinds[isinstance(METRICS[_base(name)], AnswerMetric)].append(name)
+        base, entry = _base(name), METRICS.find(_base(name))
+        # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
+        grades = r"(\(rel=[1-9]\d*\))?" if entry.value is None else ""
+        cut = re.fullmatch(rf"{grades}(?P<cut>@[1-9]\d*)?", name[len(base) :])
+        if not cut or (entry.needs_cutoff and not cut["cut"]):
+            raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
+        if entry.value is None:
+            try:
+                ir_measures.parse_measure(name).validate_params()
+            except AssertionError as error:
+                raise UserError(f"metric '{name}': {error}") from error
+        kinds[isinstance(entry, AnswerMetric)].append(name)
     return kinds
 
 
@@ -165,20 +175,6 @@ def drop_self_matches(
     order = np.argsort(own_QK, axis=1, kind="stable")
     scores_QK, rows_QK = np.where(own_QK, -np.inf, scores_QK), np.where(own_QK, -1, rows_QK)
     return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
-
-
-def _check_name(name: str) -> None:
-    base, entry = _base(name), METRICS.find(_base(name))
-    # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
-    grades = r"(\(rel=[1-9]\d*\))?" if entry.value is None else ""
-    cut = re.fullmatch(rf"{grades}(?P<cut>@[1-9]\d*)?", name[len(base) :])
-    if not cut or (entry.needs_cutoff and not cut["cut"]):
-        raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
-    if entry.value is None:
-        try:
-            ir_measures.parse_measure(name).validate_params()
-        except AssertionError as error:
-            raise UserError(f"metric '{name}': {error}") from error
 
 
 def is_share(name: str) -> bool:

@@ -6,37 +6,14 @@ import base64
 import html
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from retrieval.common import terminal
 from retrieval.common.libraries import figures
 
 # The page runs no script and loads nothing, whatever a text of a user might get into it.
-_HEAD = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --paper: #fdfdfc; --ink: #1c1c1a; --soft: #63635e; --line: #dcdcd6; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --paper: #161615; --ink: #e9e9e4; --soft: #a3a39b; --line: #3a3a36; }}
-}}
-body {{ max-width: 64rem; margin: 0 auto; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }}
-h2 {{ margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }}
-p {{ color: var(--soft); max-width: 45rem; }}
-h1 + p {{ color: inherit; }}
-.table {{ overflow-x: auto; margin: 1rem 0; }}
-table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
-  overflow-wrap: normal; max-width: 26rem; }}
-td[style*="left"] {{ min-width: 8rem; }}
-td[style*="right"] {{ white-space: nowrap; }}
-img {{ display: block; max-width: 100%; margin: 1rem 0; }}
-</style>
-"""
+_HEAD = Path(__file__).with_name("report_head.html")
 
 
 class Plot(NamedTuple):
@@ -62,7 +39,8 @@ def page(title: str, parts: Sequence[str | Plot]) -> str:
     render = MarkdownIt("commonmark", {"html": False}).enable("table").render
     shown = [_image(part) if isinstance(part, Plot) else render(part) for part in parts]
     body = "\n".join(shown).replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
-    return f"{_HEAD.format(title=html.escape(terminal.one_line(title)))}{body}\n</html>\n"
+    head = _HEAD.read_text(encoding="utf-8").replace("{title}", html.escape(terminal.one_line(title)))
+    return f"{head}{body}\n</html>\n"
 
 
 def _image(plot: Plot) -> str:

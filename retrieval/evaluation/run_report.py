@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.common.errors import UserError
 from retrieval.common.files import write_text
 from retrieval.common.libraries import figures, tickers
 from retrieval.evaluation import display, per_query, significance
-from retrieval.evaluation.metrics import is_share
+from retrieval.evaluation.metrics import cutoff, is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.report_page import Plot, page
 from retrieval.evaluation.result_files import read_training
@@ -30,13 +28,12 @@ _CURVES = {
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
 _WON = "In how many questions a system is better than, the same as, and worse than the other."
-_STYLES = ("-", "--", "-.", ":")
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
 
-_Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
+Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
 """Differences over the questions [Q] of a pair of systems by a metric, and their p-value by Holm's correction."""
 
 
@@ -81,26 +78,25 @@ def write_report(
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
-      UserError: two rows give different values for one place of a table, or a line of train.jsonl is not a JSON object
-        with a step.
+      UserError: a line of train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
     parts: list[str | Plot] = []
     for (dataset, split), systems in _by_test_set(results).items():
         about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
-        tested = _tested(values, (*_PAIRS, *compared))
+        above = tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
-        if tested:
-            parts += _differences_section(len(values[0].queries), tested)
+        if above:
+            parts += differences_section(above)
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
                 parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
     parts = [f"# {display.inline(title)}", *(parts or ["Nothing was measured: there is no evaluation set."])]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
-        parts += ["## Training", Plot("training-loss", curves_figure("Training loss", "loss", losses))]
+        parts += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
-        parts += ["## Validation", Plot("validation", curves_figure("Validation", "mean over the queries", shares))]
+        parts += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
         rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
         parts += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
@@ -125,10 +121,7 @@ def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
         systems = test_sets.setdefault((row["dataset"], row["split"]), {})
         empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
         metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
-        if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
-            at = f"{row['system']}, {row['dataset']}, {row['split']}, step {row['step']}"
-            both = f"{metrics[row['metric']]} and {row['value']}; remove one"
-            raise UserError(f"results.json: {at} has two values of {row['metric']}, {both}")
+        metrics.setdefault(row["metric"], row["value"])
     return test_sets
 
 
@@ -141,7 +134,7 @@ _Rows = Sequence[tuple[Sequence[Any], Mapping[str, float], Sequence[Any]]]
 
 
 def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (), left: int = 1) -> str:
-    """A table of metrics, of which the best value is bold.
+    """A table of metrics, shares in percent, of which the best value is bold.
 
     Args:
       header, behind: the columns before and behind those of the metrics.
@@ -149,23 +142,19 @@ def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (),
     """
     metrics = list(dict.fromkeys(metric for _, values, _ in rows for metric in values))
     best = {metric: max(values.get(metric, -math.inf) for _, values, _ in rows) for metric in metrics}
-    cells = [
-        [*first, *(_metric_cell(metric, values.get(metric), best[metric]) for metric in metrics), *last]
-        for first, values, last in rows
-    ]
+
+    def cell(metric: str, value: float | None) -> str:
+        if value is None:
+            return "–"
+        if not is_share(metric):
+            return f"{value:.4g}"
+        return display.Markup(f"**{100 * value:.2f}**" if value == best[metric] else f"{100 * value:.2f}")
+
+    cells = [[*first, *(cell(name, values.get(name)) for name in metrics), *last] for first, values, last in rows]
     return display.markdown([*header, *metrics, *behind], cells, left)
 
 
-def _metric_cell(metric: str, value: float | None, best: float) -> str:
-    """A value as a cell: a share in percent, and bold where it is the best."""
-    if value is None:
-        return "–"
-    if not is_share(metric):
-        return f"{value:.4g}"
-    return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
-
-
-def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
+def tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> Tested:
     """What the first system of a pair is above the second on the same questions, by each metric that both have."""
     differences: dict[tuple[Pair, str], np.ndarray] = {}
     metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
@@ -177,9 +166,11 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
 
 
-def _differences_section(questions: int, tested: _Tested) -> list[str]:
+def differences_section(tested: Tested) -> list[str]:
     """What one system is above another, and in how many questions it is better, equal and worse."""
     pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
+    counts = {len(differences_Q) for differences_Q, _ in tested.values()}
+    questions = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
     above, won = {}, {}
     for key, (differences_Q, p_value) in tested.items():
         above[key] = f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
@@ -189,7 +180,7 @@ def _differences_section(questions: int, tested: _Tested) -> list[str]:
         rows = [[f"{pair[0]} {word} {pair[1]}", *(cells.get((pair, name), "") for name in metrics)] for pair in pairs]
         return display.markdown([title, *metrics], rows)
 
-    first = table(f"On the same {questions:,} questions", "over", above)
+    first = table(f"On the same {questions} questions", "over", above)
     return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
@@ -203,21 +194,15 @@ def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dic
     return curves
 
 
-def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
-    """Curves over the steps: name -> step -> value. Of a curve with many values a mean of neighbours is drawn, too."""
+def _curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
+    """Curves over the steps: name -> step -> value. Of a curve with many values the mean of neighbours is drawn."""
     figure, axes = display.figure(title, "step", y)
-    for number, (name, values) in enumerate(curves.items()):
-        steps = np.array(sorted(values))
-        points = np.array([values[step] for step in steps], float)
-        width = max(1, len(points) // 50)
-        smooth = np.convolve(points, np.ones(width) / width, mode="valid")
-        if width > 1:
-            axes.plot(steps, points, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        label = display.label(name if width == 1 else f"{name}, mean of {width} values")
-        middle, marker = width // 2, "o" if len(points) < 20 else ""  # one value alone is no line
-        axes.plot(
-            steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
-        )
+    for name, values in curves.items():
+        steps, points = map(np.array, zip(*sorted(values.items())))
+        if (width := len(steps) // 50) > 1:
+            steps = steps[width // 2 :][: len(steps) - width + 1]
+            points, name = np.convolve(points, np.ones(width) / width, "valid"), f"{name}, mean of {width} values"
+        axes.plot(steps, points, marker="o" if len(steps) < 20 else "", markersize=3, label=display.label(name))
     axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))  # at whole numbers, each once
     axes.xaxis.set_major_formatter("{x:,.0f}")
     display.legend(figure)
@@ -226,24 +211,22 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
 
 def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> figures.Figure | None:
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
-    curves = {}
-    for (system, step), result in systems.items():
-        cutoffs = {name: re.fullmatch(rf"{metric}@(\d+)", name) for name in result["metrics"]}
-        shares = {int(cut[1]): 100 * result["metrics"][name] for name, cut in cutoffs.items() if cut}
-        if len(shares) > 1:
-            curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(shares.items()))
-    if not curves:
-        return None
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
-    for number, (label, shares) in enumerate(curves.items()):
-        # Later lines are thinner, and broken: one below them that is the same is still seen.
-        size, style = max(1.0, 4 - number), _STYLES[number % len(_STYLES)]
-        axes.plot(
-            *zip(*shares.items()), style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
-        )
-    cutoffs = sorted({cutoff for shares in curves.values() for cutoff in shares})
+    cutoffs = set[int]()
+    for (system, step), result in systems.items():
+        shares = {
+            cutoff(name): 100 * value for name, value in result["metrics"].items() if name.startswith(f"{metric}@")
+        }
+        if len(shares) > 1:
+            name, number = system if step is None else f"{system}, step {step:,}", len(axes.lines)
+            # Later lines are thinner: one below them that is the same is still seen.
+            width = max(1.0, 4 - number)
+            axes.plot(*zip(*sorted(shares.items())), linewidth=width, marker=".", label=display.label(name))
+            cutoffs |= shares.keys()
+    if not cutoffs:
+        return None
     axes.set_xscale("log")
-    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
+    axes.set_xticks(sorted(cutoffs), [f"{k:,}" for k in sorted(cutoffs)])
     axes.xaxis.set_minor_locator(tickers.NullLocator())
     axes.set_ylim(bottom=0)
     display.legend(figure)

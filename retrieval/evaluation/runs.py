@@ -24,7 +24,7 @@ _FORMS: dict[int, tuple[str, tuple[int, int, int | None]]] = {
 }
 
 _RANK = re.compile(r"[0-9]{1,8}")
-_LOOKED_AT = 1000  # lines that are enough to look at before a run
+_NO_RANK = 10**9
 
 
 def write_run(
@@ -80,26 +80,47 @@ def read_run(path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str])
 
     Raises:
       UserError: the file has no result, or a line is not a result, names an unknown id or one that may be either of
-        two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
-        of the rank before.
+        two, repeats a candidate, has another rank than the next one, or has a score that is NaN, infinite or better
+        than that of the rank before.
     """
-    results = _Numbered(path, query_ids, candidate_ids)
-    if not len(results.query):
+    queries, candidates = numbered(query_ids), numbered(candidate_ids)
+    columns = query_N, row_N, rank_N, score_N = tuple(array.array(code) for code in "iiif")
+    first, has_ranks = "", False
+    for at, query, candidate, rank, score in _results(path):
+        query_N.append(_known(queries, query, "query", at))
+        row_N.append(_known(candidates, candidate, "candidate", at))
+        rank_N.append(int(rank) if _RANK.fullmatch(rank) else _NO_RANK)
+        score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
+        first = first or rank
+        has_ranks = has_ranks or rank != first or score is None
+    query_N, row_N, rank_N, score_N = map(np.array, columns)
+    if not first:
         raise UserError(f"{path}: no result in it; a line has {_FORMS[6][0]}")
-    if fault := _fault(results):
-        line, problem = fault
-        at, _ = next(itertools.islice(text_files.lines(path), line, None))
-        raise UserError(f"{at}: query '{query_ids[results.query[line]]}' has {problem}")
-    place = results.rank - results.rank.min() if results.has_ranks else _places_by_score(results, candidate_ids)
-    shape = (len(query_ids), place.max() + 1)
+    keys = (rank_N,) if has_ranks else (_by_name(row_N, candidate_ids), -score_N)
+    order_N, numbers_N = np.lexsort((*keys, query_N)), np.arange(len(query_N))
+    begins_N = np.diff(query_N[order_N], prepend=-1) != 0
+    place_N = numbers_N - np.maximum.accumulate(np.where(begins_N, numbers_N, 0))
+    _, once_N = np.unique(query_N.astype(np.int64) * len(candidate_ids) + row_N, return_index=True)
+    faults = {"this candidate twice; keep one of the lines": np.setdiff1d(numbers_N, once_N)}
+    if has_ranks:
+        least, rises_N = min(int(rank_N.min()), 1), np.diff(score_N[order_N], prepend=np.inf) > 0
+        needed = f"number its results {least}, {least + 1}, {least + 2} ..."
+        faults[f"a rank that is not the next one; {needed}"] = order_N[rank_N[order_N] != place_N + least]
+        faults["a better score than at the rank before; rank by score"] = order_N[rises_N & ~begins_N]
+    for problem, lines in faults.items():
+        if len(lines):
+            at, line = next(itertools.islice(text_files.lines(path), int(lines[0]), None))
+            raise UserError(f"{at}: query '{line.split()[0]}' has {problem}")
+    shape = (len(query_ids), place_N.max() + 1)
     scores_QK, rows_QK = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
-    scores_QK[results.query, place], rows_QK[results.query, place] = results.score, results.row
+    places = query_N[order_N], place_N
+    scores_QK[places], rows_QK[places] = score_N[order_N], row_N[order_N]
     return scores_QK, rows_QK
 
 
 def check_beginning(path: Path) -> None:
     """Checks the first lines of a run."""
-    for at, *_, score in itertools.islice(_results(path), _LOOKED_AT):
+    for at, *_, score in itertools.islice(_results(path), 1000):
         if score is not None:
             scalars.score(score, "score", at)
 
@@ -123,29 +144,6 @@ class UnknownIdError(UserError):
     """A run file names a query or a candidate that its reader does not know."""
 
 
-class _Numbered:
-    """One value for every line of a run file: positions among the queries and the candidates, rank and score.
-
-    Attributes:
-      rank: -1 where it is no whole number from 0 on.
-      score: minus the rank where there is none.
-      has_ranks: whether the column of ranks has two different values, or there is no score.
-    """
-
-    def __init__(self, path: Path, query_ids: Sequence[str], candidate_ids: Sequence[str]):
-        queries, candidates = numbered(query_ids), numbered(candidate_ids)
-        query_N, row_N, rank_N, score_N = (array.array(code) for code in "iiif")
-        first, self.has_ranks = "", False
-        for at, query, candidate, rank, score in _results(path):
-            query_N.append(_known(queries, query, "query", at))
-            row_N.append(_known(candidates, candidate, "candidate", at))
-            rank_N.append(int(rank) if _RANK.fullmatch(rank) else -1)
-            score_N.append(-rank_N[-1] if score is None else scalars.score(score, "score", at))
-            first = first or rank
-            self.has_ranks = self.has_ranks or rank != first or score is None
-        self.query, self.row, self.rank, self.score = map(np.array, (query_N, row_N, rank_N, score_N))
-
-
 def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
     """The place of each line, and its query, candidate, rank and score; all lines have the form of the first."""
     width = 0
@@ -167,17 +165,11 @@ def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
     return names
 
 
-def _places_by_score(results: _Numbered, candidate_ids: Sequence[str]) -> np.ndarray:
-    """The place of each result among those of its query, from 0 on; of equal scores the last id comes first."""
-    rows, of_row = np.unique(results.row, return_inverse=True)
-    names = [in_run_file(candidate_ids[int(row)]) for row in rows]
-    by_name = np.empty(len(rows), np.int64)
-    by_name[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
-    order = np.lexsort((-by_name[of_row], -results.score, results.query))
-    _, starts, counts = np.unique(results.query[order], return_index=True, return_counts=True)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.repeat(starts, counts)
-    return place
+def _by_name(row_N: np.ndarray, candidate_ids: Sequence[str]) -> np.ndarray:
+    """A number for each result by the name of its candidate, the last name first."""
+    rows, of_row = np.unique(row_N, return_inverse=True)
+    names = np.array([in_run_file(candidate_ids[int(row)]) for row in rows], object)
+    return -np.argsort(np.argsort(names))[of_row]
 
 
 def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
@@ -187,25 +179,3 @@ def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
     if number == SEVERAL:
         raise UserError(f"{at}: two ids of the set are the {kind} '{id}' in a run file, %20 for a blank; rename one")
     return number
-
-
-def _fault(results: _Numbered) -> tuple[int, str] | None:
-    """The first line that does not fit the others, counted from 0, and what its query has that is wrong."""
-    order = np.lexsort((results.row, results.query))
-    query, row = results.query[order], results.row[order]
-    for at in np.flatnonzero((query[1:] == query[:-1]) & (row[1:] == row[:-1])) + 1:
-        return order[at], "this candidate twice; keep one of the lines"
-    if not results.has_ranks:
-        return None
-    for at in np.flatnonzero(results.rank < 0):
-        return int(at), "a rank that is not a whole number from 0 on"
-    order = np.lexsort((results.rank, results.query))
-    rank, score = results.rank[order], results.score[order]
-    first, begins = min(int(rank.min()), 1), np.append(True, query[1:] != query[:-1])
-    expected = np.where(begins, first, np.append(0, rank[:-1]) + 1)
-    for at in np.flatnonzero(rank != expected):
-        problem = f"rank {rank[at]} twice" if rank[at] < expected[at] else f"no rank {expected[at]}"
-        return order[at], f"{problem}; number its results {first}, {first + 1}, {first + 2} ..."
-    for at in np.flatnonzero(~begins[1:] & (score[1:] > score[:-1])) + 1:
-        return order[at], f"a better score at rank {rank[at]} than at rank {rank[at - 1]}; rank by score"
-    return None

@@ -118,7 +118,7 @@ class Dumps(CorpusKind):
 
     def check(self, parts: Sequence[str], options: Options) -> None:
         """Looks at the first page of each file."""
-        for path in source_paths.checked("config.corpus", parts, also=["pydocs"]):
+        for path in source_paths.checked("config.corpus", parts, words=["pydocs"]):
             try:
                 wikipedia.read_pages(path)
             except UserError as error:

@@ -22,17 +22,15 @@ _ANSWER_MARKS = ("hasanswer", "has_answer")
 
 def _negatives(record: dict[str, Any], field: str, at: str, counts: Counts) -> list[Candidate]:
     """Those that the file does not say to hold an answer: these are no positives either."""
-    texts = _contexts(record, field, at, optional=True)
-    hold = [any(map(value.get, _ANSWER_MARKS)) for value in record.get(field) or ()]
+    texts = _contexts(record, field, at)
+    hold = [isinstance(value, dict) and any(map(value.get, _ANSWER_MARKS)) for value in record.get(field) or ()]
     counts.leave_out("negatives that hold an answer", at, sum(hold))
     return [text for text, holds in zip(texts, hold) if not holds]
 
 
-def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:
-    values = record.get(field)
-    values = [] if optional and values is None else values
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise UserError(f"{at}: the field '{field}' is missing or no array of JSON objects; is it a file of DPR?")
+def _contexts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
+    if not isinstance(values := record.get(field) or [], list):
+        raise UserError(f"{at}: the field '{field}' is no array of contexts; is it a file of DPR?")
     return record_values.texts(values, field, at, _ID_FIELDS)
 
 

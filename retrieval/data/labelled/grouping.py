@@ -25,6 +25,7 @@ from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 
 _log = logging.getLogger(__name__)
+Keys = Collection[bytes | str]  # of texts
 
 
 class Example(NamedTuple):
@@ -124,6 +125,11 @@ def digest(text: Candidate) -> bytes:
     return hashing.digest(text.title, text.text)
 
 
+def number(text: Candidate) -> int:
+    """The same as a number of 64 bits."""
+    return hashing.number(text.title, text.text)
+
+
 def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Candidate]) -> Iterator[Example]:
     """The queries of a set with the candidates that `rule` judges relevant, whose texts `text_of` gives by id."""
     for query, grades in value.qrels[rule].items():
@@ -160,12 +166,11 @@ class Groups:
         Args:
           pool: negatives that an example keeps.
         """
-        for query, parts in self._parts(collections.Counter()):
-            if not self._keeps(query):
-                continue
-            left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
-            for part in parts:
-                yield self._merge(query, [part], pool, left)[0]
+        ignored = collections.Counter[str]()
+        for query, parts in self._parts(ignored):
+            if self._keeps(query):
+                left = {self._key(text) for text in self._merge(query, parts, sys.maxsize, ignored).negatives}
+                yield from (self._merge(query, [part], pool, ignored, left) for part in parts)
 
     def _parts(self, left_out: collections.Counter) -> Iterator[tuple[str, list]]:
         """Every query with its examples, as the sorter has them; counts the queries that are left out."""
@@ -184,22 +189,18 @@ class Groups:
         counts, left_out = self.counts, collections.Counter[str]()
         counts.queries = 0
         for query, parts in self._parts(left_out):
-            group, excluded, not_drawn = self._merge(query, parts, self._pool)
-            left_out["negatives that are positives of their query"] += excluded
-            left_out[f"negatives beyond the {self._pool} that a query keeps"] += not_drawn
             counts.queries += 1
-            yield group
+            yield self._merge(query, parts, self._pool, left_out)
         for what, number in (+left_out).items():
             counts.left_out[what] = number
 
     def _merge(
-        self, query: str, parts: Sequence[list], pool: int, left: Collection[bytes | str] | None = None
-    ) -> tuple[Example, int, int]:
+        self, query: str, parts: Sequence[list], pool: int, left_out: collections.Counter, left: Keys | None = None
+    ) -> Example:
         """Texts and answers of all examples of a query, each once, with the first score that it has.
 
-        With them comes how many were called positive and negative, and how many negatives the query does not keep.
-
         Args:
+          left_out: counts texts that are called positive and negative, and negatives that the query does not keep.
           left: keys of the negatives that no example of the query calls positive; None where these are all of them.
         """
         positives, negatives = (
@@ -218,7 +219,9 @@ class Groups:
             for text, score in zip(itertools.chain(*sides), scores):
                 score_of.setdefault(self._key(Candidate(*text)), score)
         scores = tuple(score_of[key] for key in (*positives, *drawn) if key in score_of)
-        merged = Example(
+        left_out["negatives that are positives of their query"] += len(negatives) - len(kept)
+        left_out[f"negatives beyond the {pool} that a query keeps"] += len(kept) - len(drawn)
+        return Example(
             query,
             tuple(positives.values()),
             tuple(kept[key] for key in drawn),
@@ -226,7 +229,6 @@ class Groups:
             scores if len(scores) == len(positives) + len(drawn) else (),
             next((label for *_, label in parts if label), ""),
         )
-        return merged, len(negatives) - len(kept), len(kept) - len(drawn)
 
 
 @contextlib.contextmanager

@@ -21,12 +21,11 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.record_fields import shown
-from retrieval.data.sets import msmarco
+from retrieval.data.sets import beir, msmarco
 from retrieval.data.sets.beir import Candidate
 
 _IDS = ("query_id", "qid", "document_id", "doc_id", "docid", "passage_id", "pid", "_id", "id")
 _TEXTS = ("text", "query", "passage", "document", "contents", "body")
-_TITLE = "title"
 
 
 class TextsOfIds:
@@ -40,7 +39,6 @@ class TextsOfIds:
         folder: where temporary files may lie.
         """
         self._settings, self._folder = settings, folder
-        self._queries: dict[str, str] = {}
 
     def __enter__(self) -> "TextsOfIds":
         """Reads the texts.
@@ -48,34 +46,19 @@ class TextsOfIds:
         Raises:
           UserError: a file has no ids and texts, or says different things of one id.
         """
-        again = "is there twice, with another text; ids must be distinct"
-        for path in labelled_format.files(self._settings.queries):
-            for at, text in _texts(path, is_of_queries=True):
-                if self._queries.setdefault(text.id, text.text) != text.text:
-                    raise UserError(f"{at}: the query '{text.id}' {again}")
+        self._queries = {text.id: text.text for text in _texts(self._settings.queries, is_of_queries=True)}
         self._file = tempfile.TemporaryFile(dir=self._folder)
-        digests, places, sums = array.array("Q"), array.array("Q"), array.array("Q")
-        for path in (paths := labelled_format.files(self._settings.collection)):
-            for _, text in _texts(path):
-                digests.append(hashing.number(text.id))
-                sums.append(hashing.number(text.title, text.text))
-                places.append(self._file.tell())
-                self._file.write(msgpack.packb([text.id, text.title, text.text]) or b"")
+        digests, places = array.array("Q"), array.array("Q")
+        for text in _texts(self._settings.collection):
+            digests.append(hashing.number(text.id))
+            places.append(self._file.tell())
+            self._file.write(msgpack.packb([text.id, text.title, text.text]) or b"")
         order = np.argsort(np.asarray(digests, np.uint64), kind="stable")
-        self._digests, self._places, sums_N = (np.asarray(each, np.uint64)[order] for each in (digests, places, sums))
-        if len(twice := np.flatnonzero((self._digests[1:] == self._digests[:-1]) & (sums_N[1:] != sums_N[:-1]))):
-            raise UserError(f"{paths[0]}: the document '{self._read(int(twice[0])).id}' {again}")
+        self._digests, self._places = (np.asarray(each, np.uint64)[order] for each in (digests, places))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-    def check(self, of_ids: Example, at: str) -> Example:
-        """An example of ids that was read at `at`, all of which must be known."""
-        self.query(of_ids.query, at)
-        for text in (*of_ids.positives, *of_ids.negatives):
-            self._row(text.id, at)
-        return of_ids
 
     def example(self, of_ids: Example, at: str, counts: Counts) -> Example | None:
         """The texts of an example of ids, as `grouping.example` gives them."""
@@ -104,26 +87,32 @@ class TextsOfIds:
         return Candidate(*next(msgpack.Unpacker(self._file, read_size=1 << 12)))
 
 
-def _texts(path: Path, is_of_queries: bool = False) -> Iterator[tuple[str, Candidate]]:
-    """Ids with their titles and texts, each after the place where it stands."""
-    if not parquet_files.is_parquet(path) and text_files.first_character(path) != "{":
-        queries = (Candidate(id, "", text) for id, text in msmarco.read_queries(path).items()) if is_of_queries else ()
-        yield from ((str(path), text) for text in (queries or msmarco.read_collection(path)))
-        return
+def _texts(value: str, is_of_queries: bool = False) -> Iterator[Candidate]:
+    """Ids with their titles and texts, of the files that a field names, each once."""
+    for path in labelled_format.files(value):
+        if parquet_files.is_parquet(path) or text_files.first_character(path) == "{":
+            yield from (text for *_, text in beir.distinct(path, _records(path, is_of_queries)))
+        elif is_of_queries:
+            yield from (Candidate(id, "", text) for id, text in msmarco.read_queries(path).items())
+        else:
+            yield from msmarco.read_collection(path)
+
+
+def _records(path: Path, is_of_queries: bool) -> Iterator[tuple[str, str, Candidate, Candidate]]:
     records = _rows(path) if parquet_files.is_parquet(path) else text_files.objects(path, '{"_id": ..., "text": ...}')
     for at, record in records:
         id, text = (_one(record, names, at) for names in (_IDS, _TEXTS))
-        title = text_files.string(record, _TITLE, at, default="")
+        title = text_files.string(record, "title", at, default="")
         candidate = Candidate(scalars.of_value(record[id], id, at), title, text_files.string(record, text, at))
         if is_of_queries:
             text_files.required(candidate.text, f"query '{candidate.id}'", at)
-        yield at, candidate
+        yield at, candidate.id, candidate, candidate
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     there = parquet_files.columns(path)
     read = [_one(there, names, str(path)) for names in (_IDS, _TEXTS)]
-    return parquet_files.rows(path, [*read, *(name for name in there if name == _TITLE)])
+    return parquet_files.rows(path, [*read, *(name for name in there if name == "title")])
 
 
 def _one(there: Collection[str], names: tuple[str, ...], at: str) -> str:

@@ -25,12 +25,8 @@ from retrieval.data.labelled.record_fields import Shape
 _log = logging.getLogger(__name__)
 
 OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", "sets.mind_split", "pairs.fields")
-_JSON = ("[", "{")
 # A word that tells the split, in the name of a file or of a folder above it, as the `datasets` library finds it.
-_SPLIT = re.compile(
-    r"(?<![a-z])((?P<train>train(ing)?)|test(ing)?|val(id(ation)?)?|dev(elopment)?|eval(uation)?)(?![a-z])",
-    re.IGNORECASE,
-)
+_SPLIT = re.compile(r"(?<![a-z])((train)(ing)?|test(ing)?|val(idation)?|dev(elopment)?|eval(uation)?)(?![a-z])", re.I)
 
 
 class Settings(NamedTuple):
@@ -147,9 +143,9 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
     if not (first := text_files.first_character(path)):
         raise UserError(f"{path}: the file is empty; copy or download it again, or leave it out")
     named = LABELLED.find(settings.format, "config.pairs.format") if settings.format else None
-    if named and (first not in _JSON or first == named.first):
+    if named and (first not in "[{" or first == named.first):
         return named
-    if first in _JSON:
+    if first in "[{":
         return LABELLED["dpr" if first == "[" else "jsonl"]
     _, line = next(text_files.lines(path), ("", ""))
     for form in LABELLED.values():
@@ -177,19 +173,15 @@ def _files(named: str) -> Sequence[Path]:
 
 
 def _train_split(folder: Path) -> list[Path]:
-    paths = [path for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
-    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    split_of = {path: _split(path.relative_to(folder)) for path in paths}
-    chosen = [path for path, split in split_of.items() if split and split["train"]] if any(split_of.values()) else paths
-    if not chosen:
-        there = listed(str(path.relative_to(folder)) for path in paths)
-        raise UserError(
-            f"{folder}: a folder without a train split, train-*{parquet_files.SUFFIX}, in config.pairs.files; "
-            + (f"name a file, of {there}" if there else "name files of labelled examples, or a folder of Parquet")
-        )
-    if len(subsets := sorted({str(path.parent) for path in chosen})) > 1:
-        raise UserError(f"{folder}: several data sets, in config.pairs.files; name one folder, of {listed(subsets)}")
-    return chosen
+    names = [path.relative_to(folder) for path in sorted(folder.rglob(f"*{parquet_files.SUFFIX}")) if path.is_file()]
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    split_of = {name: _split(name) for name in names}
+    chosen = [name for name, split in split_of.items() if split and split[2]] if any(split_of.values()) else names
+    if len({name.parent for name in chosen}) != 1:
+        there = listed(map(str, chosen or names)) or "no such file"
+        needed = f"needed is one train split, train-*{parquet_files.SUFFIX}, and there are {there}"
+        raise UserError(f"{folder}: {needed}; name a file or one folder in config.pairs.files")
+    return [folder / name for name in chosen]
 
 
 def _split(path: Path) -> re.Match[str] | None:

@@ -41,7 +41,8 @@ class MergedGroups:
 
     def _all(self) -> Iterator[Example]:
         queries = shared = 0
-        in_order = heapq.merge(*self.sources.values(), key=self._place)
+        seed = str(self._seed)
+        in_order = heapq.merge(*self.sources.values(), key=lambda each: (hashing.digest(seed, each.query), each.query))
         for query, examples in itertools.groupby(in_order, key=operator.attrgetter("query")):
             parts = list(examples)
             queries, shared = queries + 1, shared + (len(parts) > 1)
@@ -50,10 +51,6 @@ class MergedGroups:
         self.shared = shared
         self.counts.queries, self.counts.examples = queries, sum(counts.examples for counts in counted)
         self.counts.left_out = sum((counts.left_out for counts in counted), collections.Counter())
-        self.counts.first = {what: at for counts in reversed(counted) for what, at in counts.first.items()}
-
-    def _place(self, example: Example) -> tuple[bytes, str]:
-        return hashing.digest(str(self._seed), example.query), example.query
 
 
 class WithoutPositives:

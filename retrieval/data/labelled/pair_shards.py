@@ -21,6 +21,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
 from __future__ import annotations
 
 import array
+import dataclasses
 import hashlib
 import itertools
 import logging
@@ -96,7 +97,7 @@ def write_pairs(
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    records = _Records(groups, positives or None, apart, keep_lone, known)
+    records = _Records(groups, vocabulary, positives or None, apart, teacher, keep_lone, simple, prefixes, known, guide)
     if not records.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     if teacher:
@@ -106,22 +107,19 @@ def write_pairs(
         _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, records.pairs)
     num_shards = max(count for count in range(1, min(num_shards, records.pairs) + 1) if num_shards % count == 0)
     folder.mkdir(parents=True, exist_ok=True)
-    guided = guide(records.examples) if guide else None
-    made = records.made(vocabulary, prefixes, teacher, guided, simple or itertools.repeat(None))
     with Sorter(folder) as sorter:
-        for record in () if in_order else made:
+        for record in () if in_order else records.made():
             sorter.add(record)
-        tfrecords.deal(made if in_order else sorter, folder, num_shards, STEM)
-    records.known.write(folder)
-    has_scores = teacher is not None or records.scored == records.pairs
+        tfrecords.deal(records.made() if in_order else sorter, folder, num_shards, STEM)
+    records.known_positives.write(folder)
     query_tokens, document_tokens = (records.lengths / records.pairs).round(2).tolist()
     statistics = {
         "pairs": records.pairs,
         "paragraphs": records.paragraphs,
         "positives left out": records.left_out,
-        "most positives": records.known.most,
-        "has teacher": has_scores,
-        **({"scores": records.scores.tolist()} if has_scores else {}),
+        "most positives": records.known_positives.most,
+        "has teacher": records.has_scores,
+        **({"scores": records.scores.tolist()} if records.has_scores else {}),
         "pairs with negatives": records.with_negatives,
         "negatives per pair": round(records.negatives / records.pairs, 2),
         "shards": num_shards,
@@ -178,47 +176,49 @@ def known_of(groups: Iterable[Example]) -> KnownPositives:
     return KnownPositives(*np.asarray(known).reshape(-1, 2).T)
 
 
+@dataclasses.dataclass
 class _Records:
     """The records of examples; and how often every text is drawn in an epoch, 50 bytes a text of any length.
 
     Its arguments are those of `write_pairs`.
 
     Attributes:
-      known: the positives of all queries.
+      known_positives: of all queries.
       paragraphs: different texts that are a positive of a record.
       scored: pairs whose example has scores.
       lengths: tokens of all queries and of all positives, of the records that were made.
       scores: from where to where the scores of these go.
     """
 
-    def __init__(
-        self,
-        groups: Iterable[Example],
-        positives: int | None,
-        apart: Callable[[], Iterable[Example]] | None,
-        keep_lone: bool,
-        known: KnownPositives | None,
-    ):
-        self._groups, self._positives, self._apart = groups, positives, apart
-        self._keep_lone = keep_lone
+    groups: Iterable[Example]
+    vocabulary: Vocabulary
+    positives: int | None
+    apart: Callable[[], Iterable[Example]] | None
+    teacher: TeacherScores | None
+    keep_lone: bool
+    simple: Sequence[int] | None
+    prefixes: Prefixes
+    known: KnownPositives | None
+    guide: GuideRows | None
+
+    def __post_init__(self):
         self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
         self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
-        keys, counts, queries = array.array("Q"), array.array("d"), array.array("Q")
+        keys, counts, self._queries = array.array("Q"), array.array("d"), set[int]()
 
         def counted() -> Iterator[Example]:
-            for group in groups:
-                queries.append(hashing.number(group.query))
-                self.left_out += len(group.positives[positives:]) if positives and not apart else 0
+            for group in self.groups:
+                self._queries.add(hashing.number(group.query))
+                self.left_out += len(group.positives[self.positives :]) if self.positives and not self.apart else 0
                 yield group
 
         own = known_of(counted())
-        self.known = known or own
-        self._queries = np.unique(np.asarray(queries))
+        self.known_positives = self.known or own
         for example in self.examples():
             golds, negatives = example[1:3]
             self.pairs += len(golds)
             self.scored += len(golds) * bool(example.scores)
-            has_some = bool(negatives) or keep_lone
+            has_some = bool(negatives) or self.keep_lone
             self.with_negatives += len(golds) * has_some
             self.negatives += len(golds) * len(negatives)
             for text in golds:
@@ -230,43 +230,32 @@ class _Records:
         self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
         columns = np.asarray(counts).reshape(-1, COUNTS).T
         self.paragraphs = int((np.bincount(places, columns[0], len(self._keys)) > 0).sum())
+        self.has_scores = self.teacher is not None or self.scored == self.pairs
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
 
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
-        if self._apart:
-            return (example for example in self._apart() if self._has_query(example.query))
-        return map(self._first, self._groups)
+        if self.apart:
+            return (example for example in self.apart() if hashing.number(example.query) in self._queries)
+        return map(self._first, self.groups)
 
     def _first(self, group: Example) -> Example:
-        kept, count = group.positives[: self._positives], len(group.positives)
+        kept, count = group.positives[: self.positives], len(group.positives)
         return group._replace(positives=kept, scores=group.scores[: len(kept)] + group.scores[count:])
 
-    def _has_query(self, query: str) -> bool:
-        number = np.uint64(hashing.number(query))
-        place = np.searchsorted(self._queries, number)
-        return bool(place < len(self._queries) and self._queries[place] == number)
-
-    def made(
-        self,
-        vocabulary: Vocabulary,
-        prefixes: Prefixes,
-        teacher: TeacherScores | None,
-        guided: Callable[[str, Sequence[Candidate]], list[int]] | None,
-        simple: Iterable[int | None],
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def made(self) -> Iterator[tuple[bytes, bytes]]:
         """Each record, after what it is ordered by."""
-        has_scores = teacher is not None or self.scored == self.pairs
-        for example, first in zip(self.examples(), simple):
+        guided = self.guide(self.examples) if self.guide else None
+        for example, first in zip(self.examples(), self.simple or itertools.repeat(None)):
             query, golds, negatives = example[:3]
             texts = [*golds, *negatives]
-            (query_ids,) = prefixes.encode_queries(vocabulary, [query])
+            (query_ids,) = self.prefixes.encode_queries(self.vocabulary, [query])
             titles, bodies = [text.title for text in texts], [text.text for text in texts]
-            tokens = list(prefixes.encode_documents(vocabulary, titles, bodies))
-            scores_N = np.array(teacher.of(query, texts) if teacher else example.scores, np.float32)
+            tokens = list(self.prefixes.encode_documents(self.vocabulary, titles, bodies))
+            scores_N = np.array(self.teacher.of(query, texts) if self.teacher else example.scores, np.float32)
             ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
             for place, gold in enumerate(golds):
-                places = [place, *range(len(golds), len(texts))] * (2 if self._keep_lone and not negatives else 1)
+                places = [place, *range(len(golds), len(texts))] * (2 if self.keep_lone and not negatives else 1)
                 own_titles, own_bodies = zip(*(tokens[at] for at in places))
                 of_own = [texts[at] for at in places]
                 integers = {
@@ -276,20 +265,18 @@ class _Records:
                     "texts": list(itertools.chain.from_iterable(own_bodies)),
                     "text_lengths": list(map(len, own_bodies)),
                     "document_id": [ids[at] for at in places],
-                    "known": [self.known.row_of(wording(query))],
+                    "known": [self.known_positives.row_of(wording(query))],
                 }
                 integers |= {} if first is None else {"simple": [first]}
                 integers |= {GUIDE: guided(query, of_own)} if guided else {}
-                floats = {"counts": [count for text in of_own for count in self._of(text)]}
-                if has_scores:
+                rows = np.searchsorted(self._keys, np.array([_key(text) for text in of_own], np.uint64))
+                floats = {"counts": self._counts[rows].ravel().tolist()}
+                if self.has_scores:
                     floats["teacher"] = own = scores_N[places].tolist()
                     self.scores[:] = min(self.scores[0], *own), max(self.scores[1], *own)
                 self.lengths += len(query_ids), sum(map(len, tokens[place]))
-                yield _order(query, gold), tfrecords.serialized(integers, floats)
-
-    def _of(self, text: Candidate) -> np.ndarray:
-        """The `counts` of a text."""
-        return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
+                order = hashlib.blake2b(query.encode() + b"\0" + digest(gold), digest_size=8)
+                yield order.digest(), tfrecords.serialized(integers, floats)
 
 
 def document_id(text: Candidate, label: str = "") -> int:
@@ -304,7 +291,3 @@ def wording(query: str) -> int:
 
 def _key(text: Candidate) -> int:
     return int.from_bytes(digest(text), "big")
-
-
-def _order(query: str, text: Candidate) -> bytes:
-    return hashlib.blake2b(query.encode() + b"\0" + digest(text), digest_size=8).digest()

@@ -34,8 +34,6 @@ _NEGATIVE_ID = re.compile(r"negative_ids?(_\d+)?")
 PREMISES = ("premise", "hypothesis")
 _TWO = (("sentence1", "sentence2"), PREMISES)
 _TEXT, _LABEL = "text", "label"
-NO_MATTER = ("docid", "_id", "id", *_USUAL["query_id"])  # a query needs no id
-_SHOWN = 40  # characters of a field's name in an error: it may be a text
 
 TUPLE, DOCUMENTS, TWO, CLASS = "tuple", "documents", "two", "class"  # what a record is
 
@@ -90,8 +88,7 @@ class Shape(NamedTuple):
 
 def shape(layout: Layout) -> Shape:
     """What the examples of records are."""
-    is_judged = layout.labels and not layout.negatives
-    named = ", ".join((layout if is_judged else layout._replace(labels="")).fields)
+    named = ", ".join(layout.fields)
     if layout.kind == TWO and layout.scores:
         what = f"two texts and how alike they are ({named}), for the losses cosent and cosine_mse"
         return Shape(what, is_apart=True, has_scores=True, is_scored=True)
@@ -99,8 +96,6 @@ def shape(layout: Layout) -> Shape:
         return Shape(f"documents with a teacher's scores ({named}), for kl_divergence and margin_mse too", True, True)
     if layout.kind == CLASS:
         return Shape(f"texts with a class ({named}): two of one class are a pair")
-    if layout.labels and layout.kind in (TWO, DOCUMENTS):
-        return Shape(f"{'two texts' if layout.kind == TWO else 'documents'} with a judgement ({named})")
     return Shape(f"{'triplets or tuples' if layout.negatives else 'pairs'} ({named})")
 
 
@@ -117,31 +112,28 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
     """
     usual = {ours: tuple(name for name in theirs if name in there) for ours, theirs in _USUAL.items()}
     scores, label = usual["score"][:1], "".join(usual["label"][:1])
+    judged = "" if scores else label
     if not usual["query"]:
         if pair := next((pair for pair in _TWO if set(pair) <= set(there)), None):
-            return Layout(TWO, pair[0], pair[1:], (), scores, "" if scores else label)
+            return Layout(TWO, pair[0], pair[1:], (), scores, judged)
         if _TEXT in there and _LABEL in there:
             return Layout(CLASS, _TEXT, labels=_LABEL)
-    has_texts = usual["query"] and any(name in there for name in (*_USUAL["positive"], *_USUAL["documents"], *_PAIRED))
-    positives, documents = (usual[name] for name in ("positive", "documents"))
+    positives, documents, ids = usual["positive"], usual["documents"], (False, False)
+    has_texts = usual["query"] and (positives or documents or not set(_PAIRED).isdisjoint(there))
     if not has_texts and (usual["query"] or usual["query_id"]) and (usual["positive_id"] or usual["document_ids"]):
-        query = (usual["query"] or usual["query_id"])[0]  # it may be a text all the same
         ids, positives, documents = (True, not usual["query"]), usual["positive_id"], usual["document_ids"]
-    else:
-        query, ids = _one(there, _USUAL["query"], at), (False, False)
+    query = usual["query_id"][0] if ids[1] else _one(there, _USUAL["query"], at)
     if documents and not positives:
         if not (scores or label):
             raise UserError(f"{at}: {documents[0]} without scores or labels, one is needed; there are {shown(there)}")
-        return Layout(DOCUMENTS, query, documents[:1], (), scores, "" if scores else label, ids)
-    if ids[0]:
-        negatives = tuple(name for name in there if _NEGATIVE_ID.fullmatch(name))
-        return Layout(TUPLE, query, positives, negatives, scores if negatives else (), ids=ids)
-    positive = _one(there, _USUAL["positive"] + (() if positives else _PAIRED), at)
-    negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
-    if not negatives and "score" in names:
-        return Layout(TWO, query, (positive,), (), scores)
-    scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
-    return Layout(TUPLE, query, (positive,), negatives, scores if negatives else (), label)
+        return Layout(DOCUMENTS, query, documents[:1], (), scores, judged, ids)
+    negatives = tuple(name for name in there if (_NEGATIVE_ID if ids[0] else _NEGATIVE).fullmatch(name))
+    if not ids[0]:
+        positives = (_one(there, _USUAL["positive"] + (() if positives else _PAIRED), at),)
+        if not negatives and "score" in names:
+            return Layout(TWO, query, positives, (), scores)
+        scores = _OF_SIDES if set(_OF_SIDES) <= set(there) else scores
+    return Layout(TUPLE, query, positives, negatives, scores if negatives else (), "" if ids[0] else label, ids)
 
 
 def named(value: str) -> dict[str, str]:
@@ -204,5 +196,5 @@ def _one(there: Sequence[str], names: Sequence[str], at: str) -> str:
 
 
 def shown(names: Iterable[str]) -> str:
-    """Names of fields, for an error."""
-    return errors.listed(name[:_SHOWN] for name in names) or "no fields"
+    """Names of fields, for an error; a name may be a text."""
+    return errors.listed(name[:40] for name in names) or "no fields"

@@ -1,7 +1,7 @@
 """Records of labelled examples as JSON lines, as Parquet, and as CSV or TSV whose first line names the columns.
 
 A text is a string or {"docid": ..., "title": ..., "text": ...}; a field of JSON and Parquet has one text or an array of
-them. Fields that are not read, such as "prompt", are counted. Parquet is what training sets of Hugging Face's hub are;
+them. Other fields, such as "prompt", are not read. Parquet is what training sets of Hugging Face's hub are;
 a data set is a folder, as `snapshot_download` leaves it: data/train-00000-of-00002.parquet, data/test-....
 """
 
@@ -12,10 +12,9 @@ from pathlib import Path
 from retrieval.common.errors import UserError, listed
 from retrieval.common.parsing import parquet_files, text_files
 from retrieval.data.labelled import record_fields
-from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import Settings, register
 from retrieval.data.labelled.record_fields import CLASS, TWO
-from retrieval.data.labelled.record_format import NOT_READ, Record, RecordFormat
+from retrieval.data.labelled.record_format import Record, RecordFormat
 
 
 @register
@@ -28,7 +27,7 @@ class JsonLines(RecordFormat):
     example = '{"anchor": "q", "positive": "a", "negative": "b"}'
     first = "{"
 
-    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+    def records(self, path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """As `RecordFormat.records`."""
         return text_files.objects(path, '{"query": ..., "positive": ...}')
 
@@ -42,7 +41,7 @@ class ParquetPairs(RecordFormat):
     setting = "--config.pairs.files=FILE.parquet,FOLDER,…"
     example = "columns anchor, positive, negative"
 
-    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+    def records(self, path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """As `RecordFormat.records`. Columns that are not read are not unpacked."""
         there = parquet_files.columns(path)
         for name in names.values():
@@ -52,12 +51,9 @@ class ParquetPairs(RecordFormat):
         read = [ours[field] for field in layout.fields]
         if twice := [name for name in read if there.count(name) > 1]:
             raise UserError(f"{path}: two columns are called '{twice[0]}'; give one another name")
-        left_out = [name for name in there if name not in read and name not in record_fields.NO_MATTER]
         field = ours[layout.labels] if layout.labels and layout.kind in (TWO, CLASS) else ""
         classes = parquet_files.class_names(path, field) if field else ()
         for at, record in parquet_files.rows(path, read):
-            for name in left_out:
-                counts.leave_out(NOT_READ.format(name), at)
             if classes and (number := record[field]) is not None and number != -1:
                 if not 0 <= number < len(classes):
                     raise UserError(f"{at}: the {field} is {number}, of {len(classes)} classes, {listed(classes)}")
@@ -74,7 +70,7 @@ class CsvPairs(RecordFormat):
     setting = "--config.pairs.files=FILE.csv,FILE.tsv,…"
     example = "anchor,positive,negative⏎q,a,b"
 
-    def records(self, path: Path, counts: Counts, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
+    def records(self, path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Record]]:
         """As `RecordFormat.records`. A field that is empty has no value."""
         by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         rows = text_files.table_rows(path, lambda first: by_tabs if "\t" in first else {})

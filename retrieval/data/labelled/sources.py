@@ -36,7 +36,6 @@ LOSS_KEYS = {"loss": "train.loss", "temperature": "train.temperature"}
 _KEYS = FILE_KEYS | PROMPT_KEYS | {"negatives": "data.negatives"} | LOSS_KEYS
 _WEIGHT = "weight"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # it is also the name of a folder, and a part of names of metrics
-_TWICE = re.compile(r"Cannot declare \('(.*)',\) twice \(at (line \d+)")
 
 
 class Source(NamedTuple):
@@ -125,13 +124,10 @@ def _tables(value: str) -> tuple[str, dict[str, Any]]:
         where, text = f"config.{FIELD}", value
     else:
         (path,) = source_paths.checked(f"config.{FIELD}", [value])
-        lines = enumerate(text_files.byte_lines(path), 1)
-        where, text = value, "\n".join(text_files.decoded(line, f"{path}, line {number}") for number, line in lines)
+        where, text = value, text_files.decoded(text_files.whole(path), value)
     try:
         return where, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        if twice := _TWICE.match(str(error)):
-            raise UserError(f"{where}, {twice[2]}: a second source '{twice[1]}'; give it another name") from error
         raise UserError(f"{where}: no TOML, {error}; mend that") from error
 
 

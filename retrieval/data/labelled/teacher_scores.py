@@ -75,32 +75,21 @@ class TeacherScores:
         """
         scores_N = self._find(query, texts)
         if (lacks_N := np.isnan(scores_N)).any():
-            raise self._missing(query, texts[int(lacks_N.argmax())], "")
+            text = texts[int(lacks_N.argmax())]
+            name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
+            problem = f"no score of the query '{query}' with the document {name}, one of {lacks_N.sum()} of the query"
+            raise UserError(f"{self._path}: {problem}. Score all, with the stage 'teacher', or leave the examples out")
         return scores_N
 
     def check(self, groups: Iterable[Example]) -> None:
         """Checks that every pair has a score."""
-        first, pairs, missing = None, 0, 0
         for query, positives, negatives, *_ in groups:
-            texts = [*positives, *negatives]
-            lacks_N = np.isnan(self._find(query, texts))
-            if not missing and lacks_N.any():
-                first = query, texts[int(lacks_N.argmax())]
-            pairs, missing = pairs + len(texts), missing + int(lacks_N.sum())
-        if first:
-            raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
-
-    def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
-        name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
-        return UserError(
-            f"{self._path}: no score of the query '{query}' with the document {name}.{counted} Score all of them, with "
-            "the stage 'teacher', or leave the examples out"
-        )
+            self.of(query, [*positives, *negatives])
 
     def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores [N], NaN where there is none."""
-        by_text = self._of_keys([_key_of_text(query, text.title, text.text) for text in texts])
-        by_id = self._of_keys([_key_of_id(query, text.id) for text in texts])
+        by_text = self._of_keys([_key(query, "", text.title, text.text) for text in texts])
+        by_id = self._of_keys([_key(query, text.id) for text in texts])
         return np.where(np.isnan(by_id), by_text, by_id)
 
     def _of_keys(self, keys: Sequence[int]) -> np.ndarray:
@@ -117,17 +106,10 @@ def _parse(line: str, at: str) -> tuple[int, float]:
     id = "" if id is None else scalars.of_value(id, "docid", at)
     if not isinstance(record, dict) or not (id or "text" in record):
         raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
-    query = text_files.string(record, "query", at)
-    score = scalars.score(record.get("score"), "score", at)
-    if id:
-        return _key_of_id(query, id), score
-    title = text_files.string(record, "title", at, default="")
-    return _key_of_text(query, title, text_files.string(record, "text", at)), score
+    texts = [] if id else [text_files.string(record, "title", at, default=""), text_files.string(record, "text", at)]
+    key = _key(text_files.string(record, "query", at), id, *texts)
+    return key, scalars.score(record.get("score"), "score", at)
 
 
-def _key_of_id(query: str, id: str) -> int:
-    return hashing.number(query, "id", id)
-
-
-def _key_of_text(query: str, title: str, text: str) -> int:
-    return hashing.number(query, "text", title, text)
+def _key(query: str, id: str, *texts: str) -> int:
+    return hashing.number(query, "text", *texts) if texts else hashing.number(query, "id", id)

@@ -15,7 +15,6 @@ from retrieval.data.sets.beir import Candidate
 
 # Of passages they are numbers, of documents a D is before them.
 _IDS = re.compile(r"[0-9]+(\tD?[0-9]+){2}")
-_NAMES_OF_QUERIES = ("query", "question", "anchor")  # in a line that names the columns
 
 
 @register
@@ -28,11 +27,9 @@ class Triples(LabelledFormat):
     example = "q⇥positive⇥negative"
 
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
-        """As `LabelledFormat.read`. A line that names the columns is refused."""
+        """As `LabelledFormat.read`."""
         for at, line in text_files.lines(path):
             query, *texts = msmarco.fields(line.split("\t"), ("query", "positive", "negative"), at)
-            if query.strip().lower() in _NAMES_OF_QUERIES and len(texts[0].split()) == 1:
-                raise UserError(f"{at}: the names of columns, and no triple; drop the line")
             positives, negatives = ([Candidate("", "", text)] for text in texts)
             if triple := example(query, positives, negatives, at, reading.counts):
                 yield triple
@@ -67,11 +64,10 @@ class IdTriples(LabelledFormat):
     def read(self, path: Path, reading: Reading) -> Iterator[Example]:
         """As `LabelledFormat.read`. Texts are read of the ids that a query keeps: of others there may be many."""
         with TextsOfIds(reading.settings, reading.folder) as texts:
-            triples = ((at, texts.check(triple, at)) for at, triple in _of_ids(path))
             if reading.in_order:
-                yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in triples))
+                yield from filter(None, (texts.example(triple, at, reading.counts) for at, triple in _of_ids(path)))
                 return
-            of_ids, alone = Counts(), (triple for _, triple in triples)
+            of_ids, alone = Counts(), (triple for _, triple in _of_ids(path))
             with grouping.grouped(alone, reading.folder, reading.pool, of_ids, key=lambda text: text.id) as groups:
                 for group in groups:
                     if whole := texts.example(group, f"{path}, query '{group.query}'", reading.counts):

@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 _HELD = 100_000  # passages whose tokens are held at a time: those of 100 words take about 100 MB
 _SECONDS = 10.0  # for the regular expressions of a question, which take milliseconds if they are not of the bad kind
-_END_OF_BMP = 0x10000
-_ASTRAL = re.compile(f"[{chr(_END_OF_BMP)}-{chr(sys.maxunicode)}]")
 # What CuratedTREC's have and texts have not: \s, \. and the like (but no \beta), .*, (...)? and a|b.
 _OF_PATTERNS = re.compile(r"\\(?:[bdswBDSW](?![a-z])|[.?*+])|\.[*+]|\)\?|[^\s|]\|[^\s|]")
 
@@ -55,21 +53,16 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
         return Answers(tuple(pattern for pattern, one in zip(patterns, compiled) if not one.search("")), True)
 
 
-def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[str, Answers], way_out: str) -> None:
+def warn_of_patterns(path: Path, answers: Mapping[str, Answers], way_out: str) -> None:
     """Warns in the log of answers that are read as texts and look like CuratedTREC's regular expressions.
 
     Args:
-      queries: question id -> question, and `answers` its answers.
       way_out: what to do if they are some.
     """
-    texts = [(id, value) for id, own in answers.items() if not own.are_patterns for value in own.values]
-    if like := [(id, value) for id, value in texts if _OF_PATTERNS.search(value)]:
-        id, value = like[0]
-        _log.warning(
-            "%s: %d answers look like regular expressions and are read as texts, which hardly any passage holds; the "
-            "first is '%s' of the question '%s': if they are, %s",
-            *(path, len(like), foreign_text.shown(value), queries[id], way_out),
-        )
+    values = [value for own in answers.values() if not own.are_patterns for value in own.values]
+    if like := [value for value in values if _OF_PATTERNS.search(value)]:
+        what = "%s: %d answers look like regular expressions and are read as texts, such as '%s': if they are, %s"
+        _log.warning(what, path, len(like), foreign_text.shown(like[0]), way_out)
 
 
 def words(text: str) -> str:
@@ -79,7 +72,7 @@ def words(text: str) -> str:
 
 def _tokens_of(plain: str) -> Iterator[re.Match]:
     """The tokens of a text in NFD."""
-    return _token(sys.maxunicode + 1 if _ASTRAL.search(plain) else _END_OF_BMP).finditer(plain)
+    return _token().finditer(plain)
 
 
 def holding(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callable[[int], str]) -> np.ndarray:
@@ -171,10 +164,10 @@ def _too_slow(patterns: Collection[str]) -> str:
 
 
 @functools.cache
-def _token(end: int) -> re.Pattern:
-    """Fits one token of the characters below `end`. Python's `re` has no classes of Unicode: these are their ranges."""
+def _token() -> re.Pattern:
+    """Fits one token. Python's `re` has no classes of Unicode: these are their ranges."""
     ranges = {"word": "", "other": "", "none": ""}
-    for kind, codes in itertools.groupby(range(end), key=_kind):
+    for kind, codes in itertools.groupby(range(sys.maxunicode + 1), key=_kind):
         first, *rest = codes
         ranges[kind] += f"\\U{first:08x}-\\U{rest[-1] if rest else first:08x}"
     return re.compile(f"[{ranges['word']}]+|[{ranges['other']}]")

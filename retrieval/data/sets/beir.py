@@ -12,20 +12,18 @@ no qrels: what is retrieved is then judged by them.
 """
 
 import dataclasses
-import itertools
 import json
 import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import foreign_json, scalars, text_files
-from retrieval.common.runtime import hashing
 from retrieval.data.corpora import addresses
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import relevance
@@ -40,18 +38,18 @@ _OTHER_NAMES = (("pid", "passage"), ("docid", "body"), ("docid", "text"), ("id",
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
 
 
+@dataclasses.dataclass
 class Stream:
     """Candidates that are read again whenever they are asked for: a collection may be larger than the memory."""
 
-    def __init__(self, read: Callable[[], Iterator[Candidate]], count: int):
-        self._read = read
-        self._count = count
+    read: Callable[[], Iterator[Candidate]]
+    count: int
 
     def __iter__(self) -> Iterator[Candidate]:
-        return self._read()
+        return self.read()
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream | list) and list(self) == list(other)
@@ -111,15 +109,11 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE, rules: Collection
       UserError: a file is missing or broken, an id is missing, repeated or has a tab or a line break, a judgement or an
         answer names an unknown query or candidate, or there is none of either; with the file and the line.
     """
-    folder = Path(folder)
-    path = _either(folder, "corpus.jsonl")
+    path, dropped = _either(folder, "corpus.jsonl"), Counter[str]()
     ids = {candidate.id for candidate in read_candidates(path)}
-    dropped = Counter() if unknown == relevance.DROP else None
-    queries, qrels, answers = _read_judgements(folder, ids, dropped, rules)
+    queries, qrels, answers = _read_judgements(folder, ids, dropped if unknown == relevance.DROP else None, rules)
     candidates = Stream(lambda: read_candidates(path), len(ids))
-    if without := len(read_queries(_either(folder, "queries.jsonl"))) - len(queries):
-        _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
-    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
+    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped)
 
 
 def check_beginning(folder: Path) -> dict[str, Path]:
@@ -134,7 +128,6 @@ def check_beginning(folder: Path) -> dict[str, Path]:
 
 def read_judged(folder: Path) -> Judged:
     """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten."""
-    folder = Path(folder)
     texts = read_queries(_either(folder, "queries.jsonl"))
     ids, own, articles = [], {}, []
     for row, candidate in enumerate(read_candidates(_either(folder, "corpus.jsonl"))):
@@ -154,7 +147,7 @@ def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dic
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:
     """Writes a BEIR folder, whole or not at all; one that is there is replaced."""
-    with files.atomic(Path(folder)) as temporary:
+    with files.atomic(folder) as temporary:
         (temporary / "qrels").mkdir(parents=True)
         write_candidates(temporary / "corpus.jsonl", value.candidates)
         _write_records(temporary / "queries.jsonl", ({"_id": id, "text": text} for id, text in value.queries.items()))
@@ -172,12 +165,37 @@ def write_folder(folder: Path, value: RetrievalSet) -> None:
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
     """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other."""
-    return itertools.starmap(_candidate, _records(path))
+    return (_candidate(id, record, at) for at, id, record in _records(path))
 
 
 def parse_candidate(line: bytes, at: str) -> Candidate:
     """One line of a corpus.jsonl, which was read at `at`."""
     return _candidate(*_record(text_files.decoded(line, at), at), at)
+
+
+Value = TypeVar("Value")
+
+
+def distinct(path: Path, records: Iterable[tuple[str, str, Hashable, Value]]) -> Iterator[tuple[str, str, Value]]:
+    """Place, id and value of each record of a file, without those that say again what an earlier one says of its id.
+
+    Args:
+      records: place, id, what it says, and its value; of what was said a hash is held.
+
+    Raises:
+      UserError: two records say different things of one id.
+    """
+    said: dict[str, int] = {}
+    again = 0
+    for at, id, says, value in records:
+        if id not in said:
+            said[id] = hash(says)
+            yield at, id, value
+        elif said[id] == hash(says):
+            again += 1
+        else:
+            raise UserError(f"{at}: the id '{id}' is there twice, with something else before; ids must be distinct")
+    relevance.log_again(path, "lines", again)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -188,7 +206,7 @@ def read_queries(path: Path) -> dict[str, str]:
     """
     return {
         id: text_files.required(text_files.string(record, "text", at), f"query '{id}'", at)
-        for id, record, at in _records(path)
+        for at, id, record in _records(path)
     }
 
 
@@ -199,7 +217,7 @@ def read_answers(path: Path) -> dict[str, Answers]:
       UserError: as `read_folder`, a pattern is no regular expression, or some lines have patterns and others answers.
     """
     answers: dict[str, Answers] = {}
-    for id, record, at in _records(path):
+    for at, id, record in _records(path):
         if are_patterns := "patterns" in record:
             answers[id] = answer.of_patterns(text_files.strings(record, "patterns", at), at)
         else:
@@ -211,7 +229,7 @@ def read_answers(path: Path) -> dict[str, Answers]:
 
 def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
     """Writes a corpus.jsonl, whole or not at all."""
-    with files.atomic(Path(path)) as temporary:
+    with files.atomic(path) as temporary:
         _write_records(temporary, map(_candidate_record, candidates))
 
 
@@ -233,7 +251,7 @@ def without_empty(
       drops: whether judgements of unknown candidates are counted, too; otherwise they are an error.
 
     Raises:
-      UserError: a document is there twice, a judgement is of an unknown query or candidate, or nothing is left.
+      UserError: a judgement is of an unknown query or candidate, or nothing is left.
     """
 
     def has_text(candidate: Candidate) -> bool:
@@ -241,8 +259,6 @@ def without_empty(
 
     documents, empty = set[str](), set[str]()
     for candidate in candidates():
-        if candidate.id in documents or candidate.id in empty:
-            raise UserError(f"{among}: the document '{candidate.id}' is there twice; ids must be distinct")
         (documents if has_text(candidate) else empty).add(candidate.id)
     full = {id: text for id, text in queries.items() if text.strip()}
     counts = Counter({"empty documents, left out": len(empty), "empty queries, left out": len(queries) - len(full)})
@@ -250,9 +266,7 @@ def without_empty(
     for rule, (path, rows) in judged.items():
         known = [row for row in rows if row[2] not in empty and (row[1] in full or row[1] not in queries)]
         counts[of_empty] += len(rows) - len(known)
-        placed = relevance.read(path, known)
-        relevance.check_queries(placed, full, "queries")
-        qrels[rule] = relevance.within(path, placed, documents, among, counts if drops else None)
+        qrels[rule] = relevance.read(path, known, full, documents, among, counts if drops else None)
     with_judgement = set().union(*qrels.values())
     if lone := len(full) - len(with_judgement):
         _log.warning("set %s: %d queries without a judgement, left out", name, lone)
@@ -286,14 +300,15 @@ def _read_judgements(
     answers = read_answers(of_answers) if of_answers else {}
     if (unknown := next((id for id in answers if id not in queries), None)) is not None:
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {}
-    for rule, path in paths.items():
-        if not rules or rule in rules:
-            judged = relevance.read(path, relevance.judgements(path))
-            relevance.check_queries(judged, queries, "queries.jsonl")
-            qrels[rule] = relevance.within(path, judged, candidates, "corpus.jsonl", dropped)
+    qrels = {
+        rule: relevance.read(path, relevance.judgements(path), queries, candidates, "corpus.jsonl", dropped)
+        for rule, path in paths.items()
+        if not rules or rule in rules
+    }
     known = {id: own for id, own in answers.items() if own.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
+    if without := len(queries) - len(kept):
+        _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
     queries = {id: text for id, text in queries.items() if id in kept}
     return queries, qrels, {id: known[id] for id in queries if id in known}
 
@@ -320,38 +335,18 @@ def _either(folder: Path, name: str) -> Path:
     raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
-    """(id, JSON object, place) of each line, without those that say again what another one has said."""
-    ids: set[str] = set()
-    first: dict[str, tuple[str, bytes]] = {}
-    again = 0
-    for at, line in text_files.lines(path):
-        id, record = _record(line, at)
-        if id not in ids:
-            ids.add(id)
-            yield id, record, at
-            continue
-        first = first or _first_lines(path)
-        if first[id][1] != hashing.digest(line):
-            raise UserError(f"{at}: the _id '{id}' is there twice, with something else at {first[id][0]}; rename one")
-        again += 1
-    relevance.log_again(path, "lines", again)
-
-
-def _first_lines(path: Path) -> dict[str, tuple[str, bytes]]:
-    """Where each id stands first, and the digest of its line: dear, so only for a file that has one twice."""
-    lines: dict[str, tuple[str, bytes]] = {}
-    for at, line in text_files.lines(path):
-        lines.setdefault(_record(line, at)[0], (at, hashing.digest(line)))
-    return lines
+def _records(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Place, id and JSON object of each line, without those that say again what another one has said."""
+    read = ((at, line, *_record(line, at)) for at, line in text_files.lines(path))
+    return distinct(path, ((at, id, line, record) for at, line, id, record in read))
 
 
 def _record(line: str, at: str) -> tuple[str, dict[str, Any]]:
     """The id of a record and the record under our names, where it has those of `_OTHER_NAMES`."""
     record = foreign_json.parse(line, at)
     if isinstance(record, dict) and "_id" not in record:
-        names = next((names for names in _OTHER_NAMES if record.keys() >= set(names)), None)
-        record = record | {"_id": record[names[0]], "text": record[names[1]]} if names else record
+        for id, text in (names for names in _OTHER_NAMES if record.keys() >= set(names)):
+            return _id(renamed := record | {"_id": record[id], "text": record[text]}, at), renamed
     return _id(record, at), record
 
 

@@ -35,7 +35,6 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 Words = tuple[Hashable, ...]
 _SHORTEST = 20  # characters of a query: "See below." asks for nothing
-_MOST = 2000  # queries
 
 
 def words(text: str) -> Words:
@@ -72,7 +71,7 @@ class HeldOutSentences(SetFormat):
     holds_out = True
 
     def read(self, value: float, context: Given) -> Iterator[RetrievalSet]:
-        yield held_out_sentences(context.corpus, value)
+        yield _held_out_sentences(context.corpus, value)
 
     def check(self, value: float, options: Options, has_corpus: bool) -> None:
         if not has_corpus:
@@ -82,23 +81,21 @@ class HeldOutSentences(SetFormat):
             raise UserError(f"config.sets.sentences={value:g} are of held-out passages, and {less}")
 
 
-def held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
-    """The set of a prepared corpus, with 2,000 queries at most, which a hash draws.
-
-    Args:
-      share: of the passages.
-
-    Raises:
-      UserError: no held-out passage has a sentence to ask with.
-    """
+def _held_out_sentences(corpus: Path, share: float) -> RetrievalSet:
+    """The set of a prepared corpus, with 2,000 queries at most, which a hash draws."""
 
     def passages() -> Iterator[Candidate]:
         return open_domain.corpus_passages(corpus, f"config.sets.sentences={share:g}")
 
     items = map(_item, (passage for passage in passages() if holdout.is_held_out(passage.id, share)))
-    drawn = heapq.nsmallest(_MOST, filter(None, items), key=lambda item: (hashing.digest(item[0]), item[0]))
-    alone = _alone([sentence for _, sentence in drawn], passages())
-    sentence_of = {id: sentence for id, sentence in drawn if sentence in alone}
+    drawn = heapq.nsmallest(2000, filter(None, items), key=lambda item: (hashing.digest(item[0]), item[0]))
+    known = {sentence: words(sentence) for _, sentence in drawn}
+    occurrences, counts = Occurrences(known.values()), collections.Counter()
+    for passage in passages():
+        for text in (passage.title, passage.text):
+            counts.update(occurrences.inside(words(text)))
+    # Those that stand in one passage alone, once, and in no title.
+    sentence_of = {id: sentence for id, sentence in drawn if counts[known[sentence]] == 1}
     if not sentence_of:
         problem = "no sentence of a held-out passage asks for that alone: raise this and config.data.held_out, or set 0"
         raise UserError(f"config.sets.sentences={share:g}: {problem}")
@@ -126,16 +123,6 @@ def _item(passage: Candidate) -> tuple[str, str] | None:
     if len(split) < 2 or not long:
         return None
     return passage.id, long[hashing.number(passage.id, "sentence") % len(long)]
-
-
-def _alone(sentences: Iterable[str], passages: Iterable[Candidate]) -> set[str]:
-    """The sentences that stand in one passage alone, once, and in no title."""
-    known = {sentence: words(sentence) for sentence in sentences}
-    occurrences, counts = Occurrences(known.values()), collections.Counter()
-    for passage in passages:
-        for text in (passage.title, passage.text):
-            counts.update(occurrences.inside(words(text)))
-    return {sentence for sentence, own in known.items() if counts[own] == 1}
 
 
 @register

@@ -77,12 +77,9 @@ def _read(parent: str, rules: dict[str, str], drops: bool) -> RetrievalSet:
 
 def _candidates(source: str) -> Iterator[Candidate]:
     with _named(source):
-        yield from map(_candidate, _opened(source).docs_iter())
-
-
-def _candidate(document: Any) -> Candidate:
-    has_text = hasattr(document, "text")
-    return Candidate(document.doc_id, getattr(document, "title", "") or "" if has_text else "", _text(document))
+        for document in _opened(source).docs_iter():
+            title = getattr(document, "title", "") if hasattr(document, "text") else ""
+            yield Candidate(document.doc_id, title or "", _text(document))
 
 
 def _text(record: Any) -> str:
@@ -102,11 +99,10 @@ def _named(source: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except KeyError as error:
-        raise UserError(f"{source}: no such data set in ir_datasets; https://ir-datasets.com has the list") from error
     except Exception as error:  # of as many types as it has sources
-        remedy = "try again with a network, or set IR_DATASETS_HOME to a folder that has it"
-        raise UserError(f"{source}: ir_datasets cannot fetch it ({first_line(error)}); {remedy}") from error
+        problem = "knows no such data set" if isinstance(error, KeyError) else f"cannot fetch it ({first_line(error)})"
+        remedy = "https://ir-datasets.com has the list; IR_DATASETS_HOME may be a folder that has it"
+        raise UserError(f"{source}: ir_datasets {problem}; {remedy}") from error
 
 
 def _package() -> Any:

@@ -12,8 +12,6 @@ from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 
-_ALL = sys.maxsize
-
 
 @register
 class LabelledSets(SetFormat):
@@ -28,11 +26,11 @@ class LabelledSets(SetFormat):
     def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
         settings = Settings.of(context.options)
         for path in map(Path, split(value)):
-            with labelled_format.grouped([path], settings, context.folder, pool=_ALL) as (groups, counts):
+            with labelled_format.grouped([path], settings, context.folder, pool=sys.maxsize) as (groups, counts):
                 own = grouping.evaluation_set(_name(path), groups)
             counts.log(str(path))
             way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
-            answers.warn_of_patterns(path, own.queries, own.answers, way_out)
+            answers.warn_of_patterns(path, own.answers, way_out)
             yield own
 
     def names(self, value: str) -> list[str]:

@@ -18,7 +18,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Given, Options, register
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +74,9 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     for reason, count in left_out.most_common():
         _log.info("Natural Questions: left out %d annotations: %s", count, reason)
     if not value.queries:
-        named = ", ".join(map(str, paths)) or "no Natural Questions file"
-        raise UserError(f"{named}: not one question with a short answer in a paragraph ({dict(left_out)})")
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no question with a short answer in a paragraph ({dict(left_out)})"
+        )
     return value
 
 
@@ -166,34 +167,24 @@ def _full(fields: dict[str, Any], at: str) -> _Record:
         return place
 
     def has_space(last: int, number: int) -> bool:
-        return any(map(str.isspace, _visible(html[byte(last, "end_byte") : byte(number, "start_byte")])))
+        between = html[byte(last, "end_byte") : byte(number, "start_byte")].decode("utf-8", "replace")
+        tags, end, rest = between.rpartition(">")  # so every '<' is sought an end that is there
+        return any(map(str.isspace, foreign_text.unescape(_TAG.sub("", tags + end) + rest)))
 
     return _Record(at, len(tokens), token, has_space)
 
 
-def _visible(html: bytes) -> str:
-    tags, last, rest = html.decode("utf-8", "replace").rpartition(">")  # so every '<' is sought an end that is there
-    return foreign_text.unescape(_TAG.sub("", tags + last) + rest)
-
-
 @register
-class NaturalQuestions(SetFormat):
+class NaturalQuestions(reqa.ReqaFormat):
     """The format 'nq'."""
 
     name = "nq"
     what = "Natural Questions, full or simplified, as ReQA"
     setting = "--config.sets.nq=FILE.jsonl.gz,…"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
-    is_answered = True
-    options = reqa.SENTENCES
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
-        whole = read_nq(split(value))
-        yield reqa.sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
-
-    def check(self, value: str, options: Options, has_corpus: bool) -> None:
-        super().check(value, options, has_corpus)
-        reqa.check_sentences(options)
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        return read_nq(split(value))
 
     def check_path(self, path: Path, options: Options) -> None:
         next(text_files.objects(path, _LIKE), None)

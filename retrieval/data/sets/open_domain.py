@@ -48,11 +48,6 @@ def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
     return itertools.chain.from_iterable(map(beir.read_candidates, paths))
 
 
-def corpus_titles(corpus: Path, setting: str) -> set[str]:
-    """The titles of the articles of a prepared corpus, each as `title_key` has it."""
-    return {title_key(passage.title) for passage in corpus_passages(corpus, setting)}
-
-
 def title_key(title: str) -> str:
     """A title for comparing: SQuAD writes 'Super_Bowl_50', a dump 'Super Bowl 50'."""
     return " ".join(title.replace("_", " ").split()).casefold()

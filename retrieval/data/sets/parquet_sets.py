@@ -9,7 +9,7 @@ A folder with several splits of a corpus has a set for each, of its name: NanoBE
 several splits of judgements is one set, of the folder's name, with a rule of relevance for each.
 """
 
-import logging
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,41 +23,15 @@ from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 
-_log = logging.getLogger(__name__)
-
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 _FOLDERS = {CORPUS: (CORPUS,), QUERIES: (QUERIES,), QRELS: (QRELS, "default", "data", "relevance")}
 _PATTERNS = tuple(f"{name}/*{parquet_files.SUFFIX}" for names in _FOLDERS.values() for name in names)
 _SPLIT = re.compile(r"(.+?)(-\d+-of-\d+)?\.parquet")
 _TEST = "test"  # the rule of a set that has one
 _OF_ONE_SET = {"train", "dev", "validation", _TEST}  # splits that are no sets of their own
+_OF_QUERY, _OF_DOCUMENTS = ("query-id",), ("corpus-id", "positive-corpus-ids")
 _OF_EMPTY = "judgements of what is empty, left out"
 
-
-class Size(NamedTuple):
-    """How large a published set is: its files, before empty texts are left out."""
-
-    queries: int
-    documents: int
-    relevant: int
-
-
-# As their authors published them, and mteb 2.26 counts them.
-NANOBEIR = {
-    "NanoArguAna": Size(50, 3635, 50),
-    "NanoClimateFEVER": Size(50, 3408, 148),
-    "NanoDBPedia": Size(50, 6045, 1158),
-    "NanoFEVER": Size(50, 4996, 57),
-    "NanoFiQA2018": Size(50, 4598, 123),
-    "NanoHotpotQA": Size(50, 5090, 100),
-    "NanoMSMARCO": Size(50, 5043, 50),
-    "NanoNFCorpus": Size(50, 2953, 2518),
-    "NanoNQ": Size(50, 5035, 57),
-    "NanoQuoraRetrieval": Size(50, 5046, 70),
-    "NanoSCIDOCS": Size(50, 2210, 244),
-    "NanoSciFact": Size(50, 2919, 56),
-    "NanoTouche2020": Size(49, 5745, 932),
-}
 
 _Files = dict[str, list[Path]]  # split -> its files, in order
 
@@ -82,7 +56,10 @@ class ParquetSets(SetFormat):
     of_folders = True
 
     def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
-        yield from map(_read, _all_places(value))
+        for name, corpus, queries, qrels in _all_places(value):
+            texts = {candidate.id: candidate.text for candidate in _texts(queries)}
+            judged = {rule: (paths[0], list(_judgements(paths))) for rule, paths in qrels.items()}
+            yield beir.without_empty(name, functools.partial(_texts, corpus), texts, judged, CORPUS, _OF_EMPTY)
 
     def names(self, value: str) -> list[str]:
         return [place.name for place in _all_places(value)]
@@ -136,50 +113,31 @@ def _splits(folder: Path, kind: str) -> _Files:
     return {}
 
 
-def _read(place: _Place) -> RetrievalSet:
-    queries = {candidate.id: candidate.text for candidate in _texts(place.queries, has_titles=False)}
-    judged = {rule: (paths[0], list(_judgements(paths))) for rule, paths in place.qrels.items()}
-    value = beir.without_empty(place.name, lambda: _texts(place.corpus), queries, judged, CORPUS, _OF_EMPTY)
-    relevant = sum(row[3] > 0 for _, rows in judged.values() for row in rows)
-    size = Size(len(queries), len(value.candidates) + value.left_out.get("empty documents, left out", 0), relevant)
-    if size != (published := NANOBEIR.get(place.name, size)):
-        _log.warning(
-            "set %s: %d queries, %d documents, %d relevant ones, published with %d, %d and %d: they do not compare",
-            *(place.name, *size, *published),
-        )
-    return value
+def _texts(paths: Sequence[Path]) -> Iterator[Candidate]:
+    """The rows of some files; a title that is not there is ''."""
+    return (text for *_, text in beir.distinct(paths[0], _rows(paths)))
 
 
-def _texts(paths: Sequence[Path], has_titles: bool = True) -> Iterator[Candidate]:
-    """The rows of some files; a title that is not there is ''.
-
-    Raises:
-      UserError: a column is missing, a value is no text, or an id is there twice.
-    """
-    ids: set[str] = set()
+def _rows(paths: Sequence[Path]) -> Iterator[tuple[str, str, Candidate, Candidate]]:
     for path in paths:
         there = parquet_files.columns(path)
         of_id = _column(path, there, "_id", "id")
-        names = [of_id, _column(path, there, "text"), *(["title"] if has_titles and "title" in there else [])]
+        names = [of_id, _column(path, there, "text"), *(name for name in there if name == "title")]
         for at, row in parquet_files.rows(path, names):
-            id = scalars.of_value(row[of_id], of_id, at)
-            if not id.strip() or id in ids:
-                raise UserError(f"{at}: the {of_id} '{id}' is empty, or is there twice; ids must be distinct")
-            ids.add(id)
-            title, text = (text_files.string(row, name, at, default="") for name in ("title", "text"))
-            yield Candidate(id, title, text)
+            id = text_files.required(scalars.of_value(row[of_id], of_id, at), of_id, at)
+            text = Candidate(id, *(text_files.string(row, name, at, default="") for name in ("title", "text")))
+            yield at, id, text, text
 
 
 def _judgements(paths: Sequence[Path]) -> Iterator[relevance.Row]:
     for path in paths:
         there = parquet_files.columns(path)
-        names = [_column(path, there, "query-id"), _column(path, there, "corpus-id", "positive-corpus-ids")]
-        graded = relevance.HEADER[2] in there
-        for at, row in parquet_files.rows(path, [*names, *relevance.HEADER[2:]] if graded else names):
-            query, ids = (row[name] for name in names)
-            grade = relevance.grade(str(row[relevance.HEADER[2]]), at) if graded else 1
-            for id in ids if isinstance(ids, list) else [ids]:
-                yield at, scalars.of_value(query, names[0], at), scalars.of_value(id, names[1], at), grade
+        query, documents = (_column(path, there, *names) for names in (_OF_QUERY, _OF_DOCUMENTS))
+        grades = [name for name in there if name == relevance.HEADER[2]]
+        for at, row in parquet_files.rows(path, [query, documents, *grades]):
+            grade = relevance.grade(str(row[grades[0]]), at) if grades else 1
+            for id in row[documents] if isinstance(row[documents], list) else [row[documents]]:
+                yield at, scalars.of_value(row[query], query, at), scalars.of_value(id, documents, at), grade
 
 
 def _column(path: Path, there: Sequence[str], *names: str) -> str:

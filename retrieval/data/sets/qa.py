@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import scalars, text_files
@@ -89,9 +89,7 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
       UserError: a file is not what its format says, an id is of two questions, one question has both texts and regular
         expressions as answers, or none of a file has an answer.
     """
-    ids: dict[str, str] = {}
-    queries: dict[str, str] = {}
-    answers: dict[str, Answers] = {}
+    ids, queries, answers = dict[str, str](), dict[str, str](), dict[str, Answers]()
     for path in paths:
         counts: collections.Counter[str] = collections.Counter()
         own: dict[str, None] = {}  # the ids of its questions, in order
@@ -110,15 +108,15 @@ def read_questions(paths: Iterable[Path], are_patterns: bool = False) -> tuple[d
             answers[id] = before._replace(values=tuple(dict.fromkeys(before.values + of_file.values)))
             own[id] = None
         known = {id: answers[id] for id in own if answers[id].values}
-        counts["questions without an answer, left out"] = len(own) - len(known)
-        for what, number in counts.items():
-            if number:
-                _log.warning("%s: %d %s", path, number, what)
         if not known:
             raise UserError(f"{path}: not one question with an answer; {_SEE}")
-        answer.warn_of_patterns(path, queries, known, "set config.sets.qa_patterns=True")
-    answers = {id: known for id, known in answers.items() if known.values}
-    return {id: queries[id] for id in answers}, answers
+        counts["questions without an answer, left out"] = len(own) - len(known)
+        for what, number in (+counts).items():
+            _log.warning("%s: %d %s", path, number, what)
+        answer.warn_of_patterns(path, known, "set config.sets.qa_patterns=True")
+    return {id: queries[id] for id in answers if answers[id].values}, {
+        id: own for id, own in answers.items() if own.values
+    }
 
 
 def check_beginning(path: Path, are_patterns: bool = False) -> None:
@@ -140,55 +138,45 @@ def _answered(path: Path, are_patterns: bool) -> Iterator[tuple[Record, Answers]
         yield record, answer.of_patterns(texts, at) if has_patterns else answer.of_texts(texts)
 
 
+def _of_objects(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Record]:
+    for at, record in records:
+        question, answers = (
+            "question" if "question" in record else "qText",
+            "answer" if "answer" in record else "answers",
+        )
+        id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
+        yield at, id, text_files.string(record, question, at), text_files.strings(record, answers, at)
+
+
 def _nq_open(path: Path) -> Iterator[Record]:
-    for at, record in text_files.objects(path, _NQ_OPEN):
-        field = "answer" if "answer" in record else "answers"
-        if not isinstance(record.get(field), list):
-            raise UserError(f"{at}: no question of NQ-open, a line such as {_NQ_OPEN}; is it of another data set?")
-        yield at, "", text_files.string(record, "question", at), text_files.strings(record, field, at)
+    return _of_objects(text_files.objects(path, _NQ_OPEN))
 
 
 def _web_questions(path: Path) -> Iterator[Record]:
-    for at, record in json_array.read(path):
-        if "positive_ctxs" in record:
-            raise UserError(f"{at}: an example of DPR with its passages; name it in config.sets.labelled or pairs")
-        id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
-        question = "question" if "qText" not in record and "question" in record else "qText"
-        yield at, id, text_files.string(record, question, at), text_files.strings(record, "answers", at)
+    return _of_objects(json_array.read(path))
 
 
 def _dpr_questions(path: Path) -> Iterator[Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
-        yield at, "", question, _texts_of(literal, at)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that '\\d' is no escape
+                values = ast.literal_eval(literal)  # of which nothing is run
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            name = type(error).__name__
+            raise UserError(f"{at}: the answers are no Python list ({name}): ['a', 'b'] is needed") from error
+        yield at, "", question, text_files.strings({"answers": values}, "answers", at)
 
 
 def _curated_trec(path: Path) -> Iterator[Record]:
     for at, line in text_files.lines(path):
-        fields = _BARE_TAB.split(line)
-        if len(fields) != len(_TREC_FIELDS) or fields[1] == "0":  # which judgements have in place of the kind
-            names = ", ".join(_TREC_FIELDS)
-            raise UserError(f"{at}: no question of CuratedTREC: {len(_TREC_FIELDS)} fields between tabs, {names}")
-        id, _, question, pattern = fields
+        id, _, question, pattern = msmarco.fields(_BARE_TAB.split(line), _TREC_FIELDS, at)
         yield at, beir.check_id(id, "question number", at), question, [pattern]
 
 
-def _texts_of(literal: str, at: str) -> list[str]:
-    """The texts of a Python list, of which nothing is run."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that '\\d' is no escape
-            values = ast.literal_eval(literal)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        name = type(error).__name__
-        raise UserError(f"{at}: the answers are no Python list ({name}): ['a', 'b'] is needed") from error
-    return text_files.strings({"answers": values}, "answers", at)
-
-
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
-    def rows() -> msmarco.Rows:  # below their names
-        return itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None)
-
-    for at, (id, text, title) in msmarco.distinct(path, rows, f"{', '.join(_PASSAGE_FIELDS)} with tabs between"):
+    rows = itertools.islice(_quoted_rows(path, _PASSAGE_FIELDS), 1, None)  # below their names
+    for at, (id, text, title) in msmarco.distinct(path, rows):
         yield Candidate(beir.check_id(id, "passage id", at), title, text)
 
 
@@ -198,41 +186,17 @@ def _quoted_rows(path: Path, names: Sequence[str]) -> msmarco.Rows:
         yield at, msmarco.fields(values, names, at)
 
 
+_WEB_QUESTIONS = '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]'
+_CURATED_TREC = "1⇥factoid⇥q⇥Mt\\.? Everest"
+_DPR_FILES, _TREC_FILES = "nq-test.qa.csv, topics.dpr.nq.dev.txt", "large2470-test.tsv"
 QUESTIONS = {
-    "dpr": QuestionFormat(
-        "DPR's questions, TSV with a Python list",
-        "nq-test.qa.csv, topics.dpr.nq.dev.txt",
-        "q⇥['a', 'b']",
-        _dpr_questions,
-    ),
+    "dpr": QuestionFormat("DPR's questions, TSV with a Python list", _DPR_FILES, "q⇥['a', 'b']", _dpr_questions),
     "nq_open": QuestionFormat("NQ-open, JSON lines", "NQ-open.dev.jsonl", _NQ_OPEN, _nq_open),
-    "web_questions": QuestionFormat(
-        "WebQuestions, one array", "test.json", '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]', _web_questions
-    ),
+    "web_questions": QuestionFormat("WebQuestions, one array", "test.json", _WEB_QUESTIONS, _web_questions),
     "curated_trec": QuestionFormat(
-        "CuratedTREC, TSV with regular expressions",
-        "large2470-test.tsv",
-        "1⇥factoid⇥q⇥Mt\\.? Everest",
-        _curated_trec,
-        has_patterns=True,
+        "CuratedTREC, TSV with regular expressions", _TREC_FILES, _CURATED_TREC, _curated_trec, has_patterns=True
     ),
 }
-
-
-def _over_passages(
-    field: str, name: str, value: str, context: Given, queries: dict[str, str], answers: dict[str, Answers]
-) -> RetrievalSet:
-    """Questions over the passages that a field begins with, which are not held in memory; without judgements."""
-    first = source_paths.split(value)[0]
-
-    def passages() -> Iterator[Candidate]:
-        if first != _CORPUS:
-            return read_passages(Path(first))
-        return open_domain.corpus_passages(context.corpus, f"config.sets.{field}={_CORPUS}")
-
-    if not (count := sum(1 for _ in passages())):
-        raise UserError(f"set '{name}' has no passage to find answers in; name another file")
-    return RetrievalSet(name, queries, Stream(passages, count), {}, answers)
 
 
 @register
@@ -249,10 +213,23 @@ class OpenDomain(SetFormat):
     repeats_last = True
 
     def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+        first = source_paths.split(value)[0]
+
+        def passages() -> Iterator[Candidate]:  # which are not held in memory
+            if first != _CORPUS:
+                return read_passages(Path(first))
+            return open_domain.corpus_passages(context.corpus, f"config.sets.{self.name}={_CORPUS}")
+
+        if not (count := sum(1 for _ in passages())):
+            raise UserError(f"{first}: no passage in it to find answers in; name another file")
+        candidates = Stream(passages, count)
+        for name, queries, answers in self.questions(value, context.options[_PATTERNS]):
+            yield RetrievalSet(name, queries, candidates, {}, answers)
+
+    def questions(self, value: str, are_patterns: bool) -> Iterator[tuple[str, dict[str, str], dict[str, Answers]]]:
+        """The name of each set, its questions and their answers, as `read_questions` gives them."""
         for name, path in zip(self.names(value), source_paths.split(value)[1:]):
-            yield _over_passages(
-                self.name, name, value, context, *read_questions([Path(path)], context.options[_PATTERNS])
-            )
+            yield name, *read_questions([Path(path)], are_patterns)
 
     def names(self, value: str) -> list[str]:
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
@@ -280,15 +257,13 @@ class HeldOut(OpenDomain):
     what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
     setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
-        paths = map(Path, source_paths.split(value)[1:])
-        queries, answers = read_questions(paths, context.options[_PATTERNS])
+    def questions(self, value: str, are_patterns: bool) -> Iterator[tuple[str, dict[str, str], dict[str, Answers]]]:
+        queries, answers = read_questions(map(Path, source_paths.split(value)[1:]), are_patterns)
         held_out = list(itertools.compress(queries, splits.is_of_orqa_dev(list(queries.values()))))
         if not held_out:
-            problem = f"ORQA holds out none of these {len(queries)} questions, but a tenth of many; name more files"
+            problem = f"ORQA holds out none of these {len(queries)} questions; name more files"
             raise UserError(f"config.sets.{self.name}={value}: {problem}")
-        of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
-        yield _over_passages(self.name, "qa-dev", value, context, *of_dev)
+        yield "qa-dev", {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
 
     def names(self, value: str) -> list[str]:
         return ["qa-dev"]

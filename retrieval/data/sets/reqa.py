@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import foreign_json, text_files
 from retrieval.common.runtime import hashing
-from retrieval.data.corpora import sentences
+from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
 
-SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
+SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `ReqaFormat` reads
 _MISPLACED = "answers without a sure place in their paragraph, left out"
 _UNANSWERED = "questions without an answer, left out"
 _Parts = list[tuple[int, beir.Candidate]]
@@ -52,7 +52,7 @@ class Paragraph:
 def read_squad(
     paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
 ) -> beir.RetrievalSet:
-    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz).
+    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
     white space. The paper's Table 2 counts its 97,888 queries so.
@@ -60,11 +60,14 @@ def read_squad(
     An answer that is not at its `answer_start` is looked for in the paragraph. It is taken from there if it occurs
     exactly once, and otherwise left out. What is left out is counted in the log.
 
+    From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
+
     Args:
       is_asked: whether an article's paragraphs and questions are taken, by its title. The log counts the others.
 
     Raises:
-      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question.
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
+        `tfds_source.examples`.
     """
     articles: dict[str, bool] = {}
     of_files = (paragraph for path in paths for paragraph in paragraphs(path))
@@ -73,8 +76,7 @@ def read_squad(
         _log.warning("ReQA: left out %d of %d articles, which the corpus does not have", left_out, len(articles))
     if not value.queries:
         needed = "an article that the corpus has" if left_out else "an answer"
-        named = ", ".join(map(str, paths)) or "no SQuAD file"
-        raise UserError(f"{named}: not one question with {needed}; name a file of SQuAD")
+        raise UserError(f"{', '.join(map(str, paths))}: not one question with {needed}; name a file of SQuAD")
     return value
 
 
@@ -90,9 +92,8 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
     value = _judged(name, relevance.PAIR, (each for each in paragraphs if each.questions), _sentence_pairs)
-    if value.queries and value.left_out:
-        counts = (value.left_out.get(what, 0) for what in (_MISPLACED, _UNANSWERED))
-        _log.warning("ReQA: left out %d misplaced answers, %d questions with no answer", *counts)
+    for what, count in value.left_out.items() if value.queries else ():
+        _log.warning("ReQA: %d %s", count, what)
     pairs, by_sentence = value.qrels[relevance.PAIR], collections.defaultdict(dict)
     sentence_of = {candidate.id: candidate.title for candidate in value.candidates}
     for id, sentence in sentence_of.items():
@@ -147,22 +148,32 @@ def _whole(paragraph: Paragraph) -> _Parts:
     return [(len(paragraph.text) + 1, beir.Candidate(hashing.digest(paragraph.text).hex(), "", paragraph.text))]
 
 
-def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
-    """A set of `build` whose candidates are their sentences alone, with the same ids and judgements.
+class ReqaFormat(SetFormat):
+    """Formats of ReQA's sets. One overrides `whole`."""
 
-    Equal sentences of different paragraphs stay different candidates, which no model can tell apart. The log counts
-    them.
-    """
-    candidates = [dataclasses.replace(item, title="", text=item.title) for item in value.candidates]
-    if repeated := len(candidates) - len({item.text for item in candidates}):
-        _log.info("ReQA: %d of %d sentences repeat another candidate's", repeated, len(candidates))
-    return dataclasses.replace(value, candidates=candidates)
+    options = SENTENCES
+    is_answered = True
 
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        """The set, as `build` makes it."""
+        raise NotImplementedError(f"the format '{self.name}' has no set")
 
-def check_sentences(options: Options) -> None:
-    """Checks that no distractors come beside sentences alone, for these are sentences with their passages."""
-    if options["sets.reqa_sentences"] and options["sets.distractors"]:
-        raise UserError("config.sets.reqa_sentences goes without config.sets.distractors, which have passages: set 0")
+    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+        """The set; or with its sentences alone as candidates, with the same ids and judgements.
+
+        Equal sentences of different paragraphs stay different candidates, which no model can tell apart.
+        """
+        whole = self.whole(value, context)
+        if context.options["sets.reqa_sentences"]:
+            alone = [dataclasses.replace(each, title="", text=each.title) for each in whole.candidates]
+            whole = dataclasses.replace(whole, candidates=alone)
+        yield whole
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        if options["sets.reqa_sentences"] and options["sets.distractors"]:
+            problem = "goes without config.sets.distractors, which have passages: set 0"
+            raise UserError(f"config.sets.reqa_sentences {problem}")
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
@@ -174,32 +185,39 @@ def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
 
 
 def paragraphs(path: Path | str) -> Iterator[Paragraph]:
-    """The paragraphs of a SQuAD file, in their order."""
+    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order."""
+    if tfds_source.is_source(path):
+        yield from _tfds_paragraphs(str(path))
+        return
     content = text_files.whole_json(Path(path))
     root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
-        at = f"{path}: article {i} ('{_name(article, 'title')}')"
+        title = text_files.string(article, "title", f"{path}: article {i}", default="")
+        at = f"{path}: article {i} ('{title}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
-            yield _paragraph(paragraph, f"{at}, paragraph {j}", _name(article, "title"))
+            yield _paragraph(paragraph, f"{at}, paragraph {j}", title)
+
+
+def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
+    """TFDS holds one example per question; those of a paragraph are brought together again."""
+    by_context: dict[str, list[Any]] = {}
+    for example in tfds_source.examples(source, "squad"):
+        by_context.setdefault(example["context"], []).append(example)
+    for context, questions in by_context.items():
+        title = questions[0]["title"]
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{title}'", title)
 
 
 def _paragraph(record: Any, at: str, article: str) -> Paragraph:
     text = text_files.string(record, "context", at)
     questions, lost = [], 0
     for number, question in enumerate(field(record, "qas", list, at)):
-        question_at = f"{at}, question '{_name(question, 'id') or number}'"
-        placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
+        here = f"{at}, question {number}"
+        placed = [_placed(answer, text, here) for answer in field(question, "answers", list, here)]
         known = [answer for answer in placed if answer]
-        text_of = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
-        questions.append((text_of, known))
+        questions.append((text_files.required(text_files.string(question, "question", here), "question", here), known))
         lost += len(placed) - len(known)
     return Paragraph(text, questions, lost, article)
-
-
-def _name(record: Any, field: str) -> str:
-    """A title or an id for the message of an error; empty where it is missing or no text."""
-    value = record.get(field) if isinstance(record, dict) else None
-    return value if isinstance(value, str) else ""
 
 
 def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
@@ -220,6 +238,7 @@ class _OfSquad(SetFormat):
         '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
+    tfds = "squad"
     is_answered = True
 
     def check_path(self, path: Path, options: Options) -> None:
@@ -227,45 +246,35 @@ class _OfSquad(SetFormat):
 
 
 @register
-class SquadFiles(_OfSquad):
+class SquadFiles(_OfSquad, ReqaFormat):
     """The format 'reqa'."""
 
     name = "reqa"
-    what = "SQuAD v1.1 as ReQA"
-    setting = "--config.sets.reqa=FILE.json,…"
+    what = "SQuAD v1.1, or TFDS, as ReQA"
+    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     options = ("sets.known_articles", *SENTENCES)
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
-        titles = None
-        if context.options["sets.known_articles"]:
-            titles = open_domain.corpus_titles(context.corpus, "config.sets.known_articles=True")
-        whole = read_squad(split(value), lambda article: titles is None or open_domain.title_key(article) in titles)
-        yield sentences_alone(whole) if context.options["sets.reqa_sentences"] else whole
+    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+        if not context.options["sets.known_articles"]:
+            return read_squad(split(value))
+        passages = open_domain.corpus_passages(context.corpus, "config.sets.known_articles=True")
+        titles = {open_domain.title_key(passage.title) for passage in passages}
+        return read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
-        check_sentences(options)
         if options["sets.known_articles"] and not has_corpus:
             raise UserError(f"config.sets.known_articles=True {NOT_PREPARED}")
 
 
-def read_open_squad(first: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
-    """The set 'squad': the questions of the first file, over the distinct paragraphs of all.
+@register
+class Squad(_OfSquad):
+    """The format 'squad'.
 
     A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
     answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
     were.
     """
-    of_others = (dataclasses.replace(each, questions=[], lost=0) for path in more for each in paragraphs(path))
-    value = _judged("squad", "test", itertools.chain(paragraphs(first), of_others), _whole)
-    if not value.queries:
-        raise UserError(f"{first}: not one question with an answer; name a file of SQuAD")
-    return value
-
-
-@register
-class Squad(_OfSquad):
-    """The format 'squad'."""
 
     name = "squad"
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
@@ -273,4 +282,8 @@ class Squad(_OfSquad):
 
     def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
         first, *more = split(value)
-        yield read_open_squad(first, more)
+        of_others = (dataclasses.replace(each, questions=[], lost=0) for path in more for each in paragraphs(path))
+        whole = _judged("squad", "test", itertools.chain(paragraphs(first), of_others), _whole)
+        if not whole.queries:
+            raise UserError(f"{first}: not one question with an answer; name a file of SQuAD")
+        yield whole

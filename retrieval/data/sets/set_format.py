@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.config.fields import values_of
-from retrieval.data.corpora import source_paths
+from retrieval.data.corpora import source_paths, tfds_source
 from retrieval.data.formats import Format, Formats, Options
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import RetrievalSet
@@ -52,6 +52,7 @@ class SetFormat(Format[Any, Given, RetrievalSet]):
       is_judged: whether its queries have judgements. Without them no set can be divided for training.
       is_answered: whether its queries have answers, texts that a passage may hold.
       of_folders: whether the field takes folders instead of files.
+      tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes files of different kinds.
       repeats_last: whether there may be several files of the last kind.
       holds_out: whether it asks with texts of the corpus that training is not to read.
@@ -60,6 +61,7 @@ class SetFormat(Format[Any, Given, RetrievalSet]):
     is_judged: bool = True
     is_answered: bool = False
     of_folders: bool = False
+    tfds: str = ""
     parts: Sequence[str] = ()
     repeats_last: bool = False
     holds_out: bool = False
@@ -69,12 +71,12 @@ class SetFormat(Format[Any, Given, RetrievalSet]):
         return [self.name]
 
     def sources(self, value: Any) -> list[str]:
-        """The files and folders that the field names."""
+        """The files, the folders and the data sets of TFDS that the field names."""
         return [] if self.holds_out else source_paths.split(value)
 
     def inputs(self, value: Any, options: Options) -> list[Path]:
         """The files and folders that are read."""
-        return [Path(source) for source in self.sources(value)]
+        return source_paths.local(self.sources(value))
 
     def check(self, value: Any, options: Options, has_corpus: bool) -> None:
         """Checks what the field names, in seconds: a mistake is said before hours of work.
@@ -89,8 +91,9 @@ class SetFormat(Format[Any, Given, RetrievalSet]):
         if count < len(self.parts) or (count > len(self.parts) and not self.repeats_last):
             needed = f"{len(self.parts)} are needed, of {', '.join(self.parts)}: {self.setting}"
             raise UserError(f"config.sets.{self.name}={value}: {count} file{'s' * (count != 1)}, but {needed}")
-        for path in source_paths.checked(f"config.sets.{self.name}", self.sources(value), self.of_folders):
+        for path in source_paths.checked(f"config.sets.{self.name}", self.sources(value), self.of_folders, self.tfds):
             self.check_path(path, options)
+        tfds_source.open_all(self.sources(value), self.tfds)
 
     def check_path(self, path: Path, options: Options) -> None:
         """Checks the beginning of a file, or what a folder holds."""

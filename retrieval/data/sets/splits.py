@@ -1,11 +1,13 @@
 """The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
 
+import collections
 import dataclasses
 import functools
 import logging
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,16 +15,14 @@ from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.libraries import tf
 from retrieval.common.runtime import hashing
 from retrieval.data.sets import relevance
-from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import RetrievalSet, Stream
 
 _log = logging.getLogger(__name__)
 
 TRAIN, VALIDATION = "train", "validation"
 _NQ_DEV = Path(__file__).with_name("nq_dev.txt")  # 40 bits of a hash of each question, as NQ-open and as DPR spell it
-_ORQA_BUCKETS, _ORQA_TENTH = 100_000, 10
+Value = TypeVar("Value")
 Divided = tuple[RetrievalSet, RetrievalSet]  # the test set, and one with the rules 'train' and 'validation'
-_MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
 def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Divided:
@@ -136,7 +136,7 @@ def _behind(wordings: Sequence[str], count: float) -> int:
 
 def held_out(queries: int, share: float) -> int:
     """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
-    return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
+    return min(max(1, round(share * queries)), 2000, max(0, queries - 1))
 
 
 def is_of_nq_dev(question: str) -> bool:
@@ -158,12 +158,12 @@ def is_of_orqa_dev(questions: Sequence[str]) -> np.ndarray:
     """Which training questions ORQA (Lee et al. 2019) validates on, bool [N]: a tenth, by TensorFlow's FarmHash."""
     if not questions:
         return np.zeros(0, bool)
-    return tf.strings.to_hash_bucket_fast(list(questions), _ORQA_BUCKETS).numpy() % _ORQA_TENTH == 0
+    return tf.strings.to_hash_bucket_fast(list(questions), 100_000).numpy() % 10 == 0
 
 
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
     queries = {id: text for id, text in value.queries.items() if id in ids}
-    qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
+    qrels = {rule: _of(judgements, queries) for rule, judgements in value.qrels.items()}
     for rule in [rule for rule, judgements in qrels.items() if not judgements]:  # a folder with such a file is refused
         _log.warning("set '%s': no question of '%s' is left to test on, so it is not evaluated", value.name, rule)
         del qrels[rule]
@@ -176,11 +176,7 @@ def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
 def _training_set(
     value: RetrievalSet, positives: Mapping[str, dict[str, int]], train: Collection[str], validation: Collection[str]
 ) -> RetrievalSet:
-    qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
-    without = [id for id in (*train, *validation) if not positives.get(id)]
-    if without:
-        what = "questions without a relevant candidate are not trained on, nor validated on"
-        _log.warning("set '%s': %d %s; the first is '%s'", value.name, len(without), what, without[0])
+    qrels = {TRAIN: _of(positives, train), VALIDATION: _of(positives, validation)}
     relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
     queries = {id: value.queries[id] for id in (*train, *validation)}
     # Hundreds of thousands of documents need not be held.
@@ -195,10 +191,10 @@ def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
     questions.
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
-    positives: dict[str, dict[str, int]] = {}
+    positives = collections.defaultdict[str, dict[str, int]](dict)
     for rule in rules:
         for id, grades in _relevant(rule).items():
-            positives.setdefault(id, {}).update(grades)
+            positives[id] |= grades
     return positives
 
 
@@ -206,9 +202,6 @@ def _relevant(judgements: Mapping[str, dict[str, int]]) -> dict[str, dict[str, i
     return {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
 
 
-def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:
-    return {id: answers[id] for id in queries if id in answers}
-
-
-def _restrict(judgements: Mapping[str, dict[str, int]], ids: Collection[str]) -> dict[str, dict[str, int]]:
-    return {id: judgements[id] for id in ids if judgements.get(id)}
+def _of(values: Mapping[str, Value], ids: Collection[str]) -> dict[str, Value]:
+    """What some questions have, of those that have anything."""
+    return {id: values[id] for id in ids if values.get(id)}

@@ -15,7 +15,6 @@ it up to the next one. XML needs no root.
 """
 
 import collections
-import itertools
 import logging
 import re
 from collections.abc import Iterator
@@ -30,17 +29,15 @@ from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 
 _log = logging.getLogger(__name__)
 
-_INLINE = ("b", "i", "u", "em", "strong", "sub", "sup")  # within a text: 'H<sub>2</sub>O'
+_LETTERS = re.compile(r"</?(?:b|i|u|em|strong|sub|sup)>", re.IGNORECASE)  # within a text: 'H<sub>2</sub>O'
 _ALONE = "text alone"  # no name of an element
 # Where a number and a text may be, the first that is there; @ is an attribute of the topic.
 _NUMBERS = ("@number", "@num", "num", "number", "@id", "@qid", "qid", "id", "identifier")
 _TEXTS = ("title", "query", "question", "desc", "description", "text", "content", _ALONE)
-_ASKED = _TEXTS[:2]  # those that hold a query in most tracks
 
 _TOPIC = re.compile(r"<top(?:ic)?(\s[^<>]*)?>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""(\w+)\s*=\s*["']([^"']*)["']""")
 _TAG = re.compile(r"</?(\w+)(?:\s[^<>]*)?>")
-_OF_LETTERS = re.compile(rf"</?(?:{'|'.join(_INLINE)})>", re.IGNORECASE)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _LABEL = re.compile(r"^\s*(number|topic|title|description)\s*:", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -53,7 +50,7 @@ def read_set(
 
     The candidates are not held in memory. They are read once to be checked, and again when they are asked for.
     Judgements of a query that is not in `queries` are left out and counted. Qrels often have more queries than are
-    asked. Candidates without a text are counted and stay.
+    asked.
 
     Args:
       unknown: what is done with judgements of candidates that the set lacks: `relevance.REFUSE`, or `relevance.DROP`.
@@ -62,38 +59,34 @@ def read_set(
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
         that is judged; with the file and the line.
     """
-    texts, judged = read_judged(name, queries, judgements)
-    wanted = {id for grades in judged.values() for id in grades}
-    known, count, without_text = set[str](), 0, 0
+    texts, rows = read_judged(name, queries, judgements)
+    wanted, known, count = {row[2] for row in rows}, set[str](), 0
     for candidate in read_candidates(candidates):
         count += 1
         if candidate.id in wanted:
             known.add(candidate.id)
-        without_text += not candidate.text.strip()
-    if without_text:
-        _log.warning("set %s: %d candidates without a text, which stay", name, without_text)
     dropped = collections.Counter[str]()
     counts = dropped if unknown == relevance.DROP else None
-    qrels = relevance.within(judgements, judged, known, str(candidates), counts)
+    qrels = relevance.read(judgements, rows, texts, known, str(candidates), counts)
     texts = {id: text for id, text in texts.items() if id in qrels}
     stream = Stream(lambda: read_candidates(candidates), count)
     return RetrievalSet(name, texts, stream, {"test": qrels}, left_out=dropped)
 
 
-def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, str], relevance.Placed]:
+def read_judged(name: str, queries: Path, judgements: Path) -> tuple[dict[str, str], list[relevance.Row]]:
     """The queries of a file that are judged, and their judgements; what has not both is counted in the log.
 
     Raises:
       UserError: a file is not what it should be, or no query is left.
     """
-    texts, judged = read_queries(queries), relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
-    known = {query: grades for query, grades in judged.items() if query in texts}
-    if not known:
+    texts, rows = read_queries(queries), list(relevance.judgements(judgements, of_trec=True))
+    judged = {row[1] for row in rows}
+    if not (known := judged & texts.keys()):
         raise UserError(f"{judgements}: none of its {len(judged)} queries is in {queries}; are the ids written alike?")
     for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", texts)):
         if len(of) > len(known):
             _log.warning("set %s: %d %s", name, len(of) - len(known), what)
-    return {id: text for id, text in texts.items() if id in known}, known
+    return {id: text for id, text in texts.items() if id in known}, [row for row in rows if row[1] in known]
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
@@ -109,47 +102,31 @@ def read_queries(path: Path) -> dict[str, str]:
 def read_topics(path: Path) -> dict[str, str]:
     """The number and the title of each topic: what TREC calls a short query. In XML it may be the <query>.
 
-    Where a topic has neither, its <question>, its <desc> or its text alone is what is asked; the log says so. "Number:"
-    or "Topic:" may stand before what they name.
+    Where a topic has neither, its <question>, its <desc> or its text alone is what is asked. "Number:" or "Topic:" may
+    stand before what they name.
 
     Raises:
-      UserError: a topic has no number or no text, or two have the same number; with the line where it begins.
+      UserError: a topic has no number or no text, or two have the same number.
     """
     topics: dict[str, str] = {}
-    others = collections.Counter[str]()
-    for at, fields in _topics(path):
-        number, text = (next(filter(fields.get, names), "") for names in (_NUMBERS, _TEXTS))
-        if not (number and text):
-            lacking = "title" if number else "num"
-            raise UserError(f"{at}: the topic has no <{lacking}>, or nothing in it; write one, or drop the topic")
-        id = beir.check_id(fields[number], "number", at)
-        if id in topics:
+    _, *parts = _TOPIC.split("\n".join(line for _, line in text_files.lines(path)))
+    for number, (attributes, text) in enumerate(zip(parts[::2], parts[1::2]), 1):
+        at, fields = f"{path}, topic {number}", _tagged(attributes or "", text)
+        id, asked = (next(filter(None, map(fields.get, names)), "") for names in (_NUMBERS, _TEXTS))
+        if not (id and asked):
+            raise UserError(f"{at}: no <{'title' if id else 'num'}>, or nothing in it; write one, or drop the topic")
+        if beir.check_id(id, "number", at) in topics:
             raise UserError(f"{at}: the number '{id}' is there twice; numbers must be distinct")
-        topics[id] = fields[text]
-        others[text] += text not in _ASKED
+        topics[id] = asked
     if not topics:
         raise UserError(f"{path}: no topic in it; <top> <num> Number: 1 <title> words </top> is needed")
-    for name, count in others.items():
-        if count:
-            _log.warning("%s: %d topics have no <title> and no <query>: asked is their %s", path, count, name)
     return topics
 
 
-def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where each topic begins, and the text of its elements and attributes; of equal ones the first counts."""
-    began, attributes, block = "", "", []
-    for at, line in itertools.chain(text_files.lines(path), [("", "<top>")]):
-        before, *topics = _TOPIC.split(line)
-        block.append(before)
-        for of_next, rest in zip(topics[::2], topics[1::2]):
-            if began:
-                yield began, _tagged(attributes, "\n".join(block))
-            began, attributes, block = at, of_next or "", [rest]
-
-
 def _tagged(attributes: str, text: str) -> dict[str, str]:
+    """The text of a topic's elements and attributes; of equal ones the first counts."""
     fields = {f"@{name.lower()}": " ".join(value.split()) for name, value in _ATTRIBUTE.findall(attributes)}
-    alone, *parts = _TAG.split(_OF_LETTERS.sub("", _CDATA.sub(r"\1", _COMMENT.sub("", text))))
+    alone, *parts = _TAG.split(_LETTERS.sub("", _CDATA.sub(r"\1", _COMMENT.sub("", text))))
     for tag, value in zip([_ALONE, *parts[::2]], [alone, *parts[1::2]]):
         if value := " ".join(_LABEL.sub("", foreign_text.unescape(value), count=1).split()):
             fields.setdefault(tag.lower(), value)
@@ -173,10 +150,9 @@ class TrecFiles(SetFormat):
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
-        candidates, queries, judgements = map(Path, split(value))
+        candidates, *others = map(Path, split(value))
         next(read_candidates(candidates), None)
-        read_queries(queries)
-        relevance.read(judgements, relevance.judgements(judgements, of_trec=True))
+        read_judged(self.name, *others)
 
 
 @register
@@ -194,9 +170,9 @@ class Judgements(SetFormat):
 
     def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         queries, judgements = map(Path, split(value))
-        texts, judged = read_judged(self.name, queries, judgements)
-        ids = dict.fromkeys(id for query in texts for id in judged[query])
-        qrels = relevance.within(judgements, judged, ids, "", None)
+        texts, rows = read_judged(self.name, queries, judgements)
+        ids = dict.fromkeys(row[2] for row in rows)
+        qrels = relevance.read(judgements, rows, texts, ids, str(judgements))
         yield RetrievalSet(self.name, texts, [Candidate(id, "", "") for id in ids], {"test": qrels})
 
 

@@ -1,4 +1,4 @@
-"""A small map-and-shuffle over a process pool, for `prepare`.
+"""A small map-and-shuffle over a process pool: the local counterpart of Beam for `prepare`.
 
 A phase is a set of independent tasks. A task writes one file of `(tag, key, value)` items, sorted into buckets by key,
 whole or not at all. A task whose file is there is not run again. No more is needed to resume. The next phase has one

@@ -1,14 +1,18 @@
 """A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
 
-corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
-corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of another kind
-corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
-corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
-corpus/passages-*.jsonl          the text of the passages
-corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
+    corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
+    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of another kind
+    corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
+    corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
+    corpus/passages-*.jsonl          the text of the passages
+    corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
+
+The same functions run under two runners: worker processes on this machine (`local_pipeline`), or Apache Beam
+(`beam_pipeline`). Both write the same bytes.
 """
 
 import collections
+import importlib
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,8 +25,8 @@ from retrieval.common.runtime import hashing
 from retrieval.data.corpora import corpus_kind, passages
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.corpus_kind import Source
-from retrieval.data.shards import local_pipeline, shard_steps
-from retrieval.data.shards.shard_steps import Settings
+from retrieval.data.shards import shard_steps
+from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
@@ -38,9 +42,13 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
       UserError: the source cannot be read, or holds no passage.
     """
     files.remove_temporaries(folder)
-    counts, examples = local_pipeline.write_articles(source, folder, settings)
+    if of_others := list((folder / "articles").glob("beam-*" if settings.runner == LOCAL else "[0-9]*")):
+        for path in (*of_others, folder / shard_steps.WORK):  # begun by another runner: the same in other files
+            files.remove(path)
+    pipeline = importlib.import_module(f"{__package__}.{'local' if settings.runner == LOCAL else 'beam'}_pipeline")
+    counts, examples = pipeline.write_articles(source, folder, settings)
     _vocabulary(folder, settings, counts)
-    counts.update(local_pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
+    counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
         remedy = f"give longer texts, or lower config.prepare.least_passage={settings.limits.least}"
         raise UserError(f"no passage came out of config.corpus ({_counted(counts)}): {remedy}")
@@ -73,7 +81,8 @@ def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> 
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
     """About `budget` characters of the paragraphs: enough to count word pieces by.
 
-    A hash chooses them, in pieces of which none is long: a book may be one paragraph.
+    A hash chooses them, in pieces of which none is long: runners write articles in other orders, and a book may be one
+    paragraph.
     """
     every = max(1, sum(path.stat().st_size for path in corpus_kind.article_files(folder)) // budget)
     for article in itertools.chain.from_iterable(map(corpus_kind.read_articles, corpus_kind.article_files(folder))):

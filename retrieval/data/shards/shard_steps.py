@@ -10,8 +10,8 @@
 
 Buckets say which sentences training holds out (`holdout`).
 
-Every step yields `(tag, key, value)`. Values are made of str, int, lists and dicts. The output does not depend on the
-order in which values reach a step, so any number of workers writes the same bytes.
+Every step yields `(tag, key, value)`. Values are made of str, int, lists and dicts, so that any runner can ship
+them. The output does not depend on the order in which values reach a step, so every runner writes the same bytes.
 """
 
 import collections
@@ -49,6 +49,8 @@ WITHOUT_PAIR = "passages without a pair"
 KEPT_SENTENCES = "sentences never trained on: they are kept for evaluation"
 LAST_BUCKET = "pairs of bucket"
 
+LOCAL = "local"
+
 
 class Settings(NamedTuple):
     """What decides the contents of the shards, and how they are made.
@@ -57,6 +59,8 @@ class Settings(NamedTuple):
       vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus, in lower case or not,
         of a kind that `vocabularies.TRAINED` names.
       num_shards: files of each kind; a multiple of `data.lanes`.
+      runner: 'local', or the name of a Beam runner.
+      beam_options: further flags for Beam, such as `--region=...`.
       chunk_bytes: how much of the source one task parses; the unit of resuming.
     """
 
@@ -64,6 +68,8 @@ class Settings(NamedTuple):
     vocab_size: int
     num_shards: int
     limits: passages.Limits
+    runner: str = LOCAL
+    beam_options: tuple[str, ...] = ()
     workers: int = 2
     chunk_bytes: int = 4 << 20
     lower_case: bool = True

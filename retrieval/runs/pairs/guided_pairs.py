@@ -17,7 +17,8 @@ import numpy as np
 from retrieval.common import files
 from retrieval.common.runtime import hashing
 from retrieval.data.examples.example_kind import GUIDE
-from retrieval.data.labelled.grouping import Example, digest
+from retrieval.data.labelled import grouping
+from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate import Candidate
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import guide
@@ -39,7 +40,7 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     queries = Distinct(lambda: (example.query for example in examples()), hashing.number)
     documents = Distinct(
         lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
-        lambda text: int.from_bytes(digest(text), "big"),
+        grouping.number,
     )
     path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():

@@ -51,10 +51,10 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Searched, dict[str, Any]]]:
     config = run.config
     folder.mkdir(exist_ok=True)
     with labelled_groups.opened(run, folder, every=True) as (groups, counts):
-        documents = Distinct(lambda: _texts(config.pairs.collection, groups), _key)
+        documents = Distinct(lambda: _texts(config.pairs.collection, groups), grouping.number)
         counts.log("mine")
-        path = folder / "candidates.jsonl"
-        beir.write_candidates(path, _numbered(documents))
+        path, named = folder / "candidates.jsonl", enumerate(documents)
+        beir.write_candidates(path, (Candidate(text.id or f"text-{row}", text.title, text.text) for row, text in named))
         questions = hard_negatives.with_known([_question(documents, *group) for group in enumerate(groups)])
     if not questions:
         raise UserError(f"config.pairs.files={config.pairs.files}: no query with a positive is left; name other files")
@@ -76,16 +76,6 @@ def _texts(collection: str, groups: Iterable[grouping.Example]) -> Iterator[Cand
         yield from trec.read_candidates(Path(collection))
     for group in groups:
         yield from group.positives if collection else (*group.positives, *group.negatives)
-
-
-def _key(text: Candidate) -> int:
-    return int.from_bytes(grouping.digest(text), "big")
-
-
-def _numbered(texts: Iterable[Candidate]) -> Iterator[Candidate]:
-    """The texts; one without an id has its number."""
-    for row, text in enumerate(texts):
-        yield Candidate(text.id or f"text-{row}", text.title, text.text)
 
 
 def _question(documents: Distinct[Candidate], number: int, group: grouping.Example) -> Question:
@@ -143,27 +133,19 @@ def models(config: ConfigDict) -> Iterator[tuple[TrainedKind, str, str]]:
 
 
 def check(run: Run) -> None:
-    """Checks the pairs and the models.
-
-    Raises:
-      UserError: there are no pairs, or one of them does not do.
-    """
-    config = run.config
+    """Checks the pairs and the models."""
+    config, model = run.config, f"config.mine.model={run.config.mine.model}"
     if not (config.pairs.files or config.pairs.sources):
-        raise UserError(
-            f"config.mine.model={config.mine.model} mines for labelled pairs: set config.pairs.files to files of them"
-        )
+        raise UserError(f"{model} mines for labelled pairs: set config.pairs.files to files of them")
     if "pairs" in config.stages:
-        raise UserError(
-            f"config.mine.model={config.mine.model} mines for a file, and 'pairs' would train on config.pairs.files as "
-            "they are: leave 'pairs' out of config.stages, and name the file in config.pairs.files of another run"
-        )
+        way = "leave 'pairs' out of config.stages, and name the file in config.pairs.files of another run"
+        raise UserError(f"{model} mines for a file, and 'pairs' would train on config.pairs.files as they are: {way}")
     if not hosts.is_alone():
-        raise UserError(f"config.mine.model={config.mine.model}: one host mines for pairs; leave --multihost out")
+        raise UserError(f"{model}: one host mines for pairs; leave --multihost out")
     source_paths.checked("config.pairs.collection", source_paths.split(config.pairs.collection), False)
     source_pairs.check_inputs(run)
-    for kind, model, field in models(config):
-        kind.check(run, model, field)
+    for kind, value, field in models(config):
+        kind.check(run, value, field)
 
 
 def inputs(run: Run) -> list[Path]:

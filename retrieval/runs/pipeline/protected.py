@@ -23,16 +23,12 @@ def check_run(run: WorkDirectory) -> None:
     if not (run.folder / CONFIG).exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
         if not all(item.name in (files.LOCK, artefacts.LOGS) or files.is_temporary(item) for item in items):
-            raise UserError(
-                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
-            )
+            what = "is not empty and not a work directory (no config.json)"
+            raise UserError(f"{run.folder} {what}: use another --workdir")
         return
-    if changes := _refused_changes(run):
-        raise UserError(
-            f"{run.display_path} is the work directory of another config:\n  "
-            + "\n  ".join(changes[:3])
-            + "\nuse another --workdir, or the old settings"
-        )
+    if changes := "\n  ".join(_refused_changes(run)[:3]):
+        way = "use another --workdir, or the old settings"
+        raise UserError(f"{run.display_path} is the work directory of another config:\n  {changes}\n{way}")
 
 
 def extended(run: WorkDirectory) -> list[str]:

@@ -80,10 +80,8 @@ def check(collection: Collection) -> int:
     count, where = 0, ", ".join(map(str, collection.files))
     for count, passage in enumerate(collection.candidates(), 1):
         if not (passage.title.strip() or passage.text.strip()):
-            raise UserError(
-                f"{where}: passage '{passage.id}', number {count}, has neither title nor text, and nothing can be said "
-                "about it: leave it out of the set"
-            )
+            what = f"passage '{passage.id}', number {count}, has neither title nor text"
+            raise UserError(f"{where}: {what}, and nothing can be said about it: leave it out of the set")
     if not count:
         raise UserError(f"{where}: it has no passage")
     return count

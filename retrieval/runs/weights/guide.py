@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval.common import files
 from retrieval.config import experiment
 from retrieval.data.sets.candidate import Candidate
-from retrieval.models import two_tower
+from retrieval.recipes.towers import embedding_size
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import exported_towers
 from retrieval.runs.weights.text_embedder import EMBEDDERS, TextEmbedder
@@ -49,18 +49,13 @@ def check(run: Run) -> None:
 
 
 def size(config: ConfigDict) -> int:
-    """The size of the embeddings of the guide that a config names.
-
-    Raises:
-      UserError: there is no such model.
-    """
+    """The size of the embeddings of the guide that a config names."""
     if folder := EMBEDDERS.published(config.train.guide, FIELD):
         config = experiment.defaults()
         exported_towers.set_sizes(folder, config)
     else:
         config = Run.opened(config.train.guide, FIELD, Path()).owner("train").config
-    model = config.model
-    return model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+    return embedding_size(config.model)
 
 
 def inputs(run: Run) -> Sequence[Path]:

@@ -1,5 +1,6 @@
 """A run that starts from BERT's weights: whether they fit, and where they go."""
 
+import itertools
 import logging
 import re
 import shlex
@@ -41,9 +42,9 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     value = config.train.init_from
     if "," not in value:
         folder = hub.path(value) if value else None
-        if folder and not is_encoder(folder) and hub.is_name(value):
-            raise UserError(f"{_FIELD}={value}: its config is not that of an encoder")
         if not folder or not is_encoder(folder):
+            if hub.is_name(value):
+                raise UserError(f"{_FIELD}={value}: its config is not that of an encoder")
             return {}
         if not (recipe_of(config).has_towers and model_folder.has_two_towers(folder)):
             return dict.fromkeys(_TOWERS, EncoderFolder.open(folder))
@@ -65,15 +66,6 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 
-def inputs(config: ConfigDict) -> list[Path]:
-    """The files of the folders: a run that has started notices when they change."""
-    paths = []
-    for folder in dict.fromkeys(folders(config).values()):
-        vocabulary = vocabularies.files(vocabularies.find(folder.path))
-        paths += [*folder.files, *model_folder.module_files(folder.path), *vocabulary]
-    return paths
-
-
 def check(config: ConfigDict, vocabulary: Path | None) -> None:
     """Checks that the model and the vocabulary of a run are those of the folders that it starts from.
 
@@ -85,37 +77,11 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
         missing = _other_sizes(config, folder)
         sides = [tower for tower, other in of_towers.items() if other is folder]
         lacking = _lacking(config, folder, sides) if recipe_of(config).has_towers else []
-        if missing or lacking:
+        if flags := " ".join([*missing, *lacking]):
             what = "a model of other sizes" if missing else "this config lacks what its modules do"
             way = f"\nor name a copy without {model_folder.MODULES}, for its encoder alone" if lacking else ""
-            flags = " ".join([*missing, *lacking])
             raise UserError(f"{_FIELD}={folder.path}: {what}; set\n  {flags}{way}")
         _check_vocabulary(vocabulary, folder)
-
-
-def check_tensors(config: ConfigDict) -> None:
-    """Reads the folders' weights and checks that every parameter gets its own.
-
-    Raises:
-      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
-    """
-    if bert_folders := folders(config):
-        folder = next(iter(bert_folders.values()))
-        path = vocabularies.find(folder.path)
-        vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
-        _load(recipe_of(config), bert_folders, parameters_of(abstract_model(config, vocab_size)))
-
-
-def init(model: nnx.Module, config: ConfigDict) -> None:
-    """Gives a model the parameters of the folders; what these do not have stays as it is."""
-    recipe, bert_folders = recipe_of(config), folders(config)
-    replace_parameters(model, lambda params: _load(recipe, bert_folders, params))
-    for folder in dict.fromkeys(bert_folders.values()):
-        started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
-        without = ", without its head of a masked language model" if folder.has_head and recipe.has_towers else ""
-        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, without)
-        if path := vocabularies.find(folder.path):
-            log_spare_rows(folder, vocabularies.load(path))
 
 
 def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,15 +91,13 @@ def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Map
     if "encoder" in params:
         load = _load_mlm if "dense" in params else _load_encoder
         return {**load(bert_folders["query_tower"], params), **recipe.own_head(bert_folders["query_tower"], params)}
-    towers = {name: tower for name, tower in params.items() if name in bert_folders}
-    return {**params, **{name: {**shapes, **_of_tower(bert_folders[name], shapes)} for name, shapes in towers.items()}}
-
-
-def _of_tower(folder: EncoderFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
-    if model_folder.has_modules(folder.path):
-        return ModuleFolder.open(folder.path).tower(shapes)
-    return {"encoder": folder.encoder(shapes["encoder"])}
+    loaded = dict(params)
+    for name, folder in bert_folders.items():
+        if name in params and model_folder.has_modules(folder.path):  # of its modules behind the pooling, too
+            loaded[name] = {**params[name], **ModuleFolder.open(folder.path).tower(params[name])}
+        elif name in params:
+            loaded[name] = {**params[name], "encoder": folder.encoder(params[name]["encoder"])}
+    return loaded
 
 
 def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,36 +197,51 @@ def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: 
 
 
 def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
-    theirs = vocabularies.find(folder.path)
+    theirs, name = vocabularies.find(folder.path), f"{_FIELD}={folder.path}"
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
-        raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
+        raise UserError(f"{name}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
     vocabulary = vocabularies.load(ours)
     published = vocabularies.load(theirs) if theirs else vocabulary
-    name, way = f"{_FIELD}={folder.path}", "copy both again" if theirs else remedy
-    _check_rows(folder, published, name, theirs or ours, way)
+    _check_rows(folder, published, name, theirs or ours, "copy both again" if theirs else remedy)
     if vocabulary.fingerprint != published.fingerprint:
-        raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
+        raise UserError(f"{name}: trained with another vocabulary than {ours}: {remedy}")
 
 
 class PublishedWeights(Start):
     """The weights that `folders` gives."""
 
     def inputs(self, run: Run) -> Sequence[Path]:
-        """Their files."""
-        return inputs(run.config)
+        """The files of the folders: a run that has started notices when they change."""
+        of_folders = dict.fromkeys(folders(run.config).values())
+        paths = (
+            (*of.files, *model_folder.module_files(of.path), *vocabularies.files(vocabularies.find(of.path)))
+            for of in of_folders
+        )
+        return list(itertools.chain.from_iterable(paths))
 
     def check(self, run: Run) -> None:
         """As `Start.check`."""
         check(run.config, run.vocabulary)
 
     def check_tensors(self, config: ConfigDict) -> None:
-        """As `Start.check_tensors`."""
-        check_tensors(config)
+        """Reads the folders' weights: none is damaged, missing, left over or of another shape."""
+        if bert_folders := folders(config):
+            folder = next(iter(bert_folders.values()))
+            path = vocabularies.find(folder.path)
+            vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
+            _load(recipe_of(config), bert_folders, parameters_of(abstract_model(config, vocab_size)))
 
     def init(self, model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
-        """As `Start.init`."""
-        init(model, config)
+        """As `Start.init`; what the folders do not have stays as it is."""
+        recipe, bert_folders = recipe_of(config), folders(config)
+        replace_parameters(model, lambda params: _load(recipe, bert_folders, params))
+        for folder in dict.fromkeys(bert_folders.values()):
+            towers = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder]
+            without = ", without its head of a masked language model" if folder.has_head and recipe.has_towers else ""
+            _log.info("%s: starts from %s%s", ", ".join(towers or ["encoder"]), folder.path, without)
+            if path := vocabularies.find(folder.path):
+                log_spare_rows(folder, vocabularies.load(path))
 
 
 STARTS.register("published", PublishedWeights())

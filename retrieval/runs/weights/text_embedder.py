@@ -75,7 +75,7 @@ class TextEmbedder:
         places_P, keys_P = array.array("q"), array.array("Q")
         for place, document in pairs():
             places_P.append(place)
-            keys_P.append(int.from_bytes(grouping.digest(document), "big"))
+            keys_P.append(grouping.number(document))
         _, firsts_D, documents_P = np.unique(np.asarray(keys_P), return_index=True, return_inverse=True)
         rows_D = np.empty(len(firsts_D), int)
         rows_D[np.argsort(firsts_D)] = np.arange(len(firsts_D))  # documents lie in the order in which they come
