@@ -9,8 +9,6 @@ from support import tiny, toy_corpus
 from support.refreshed_runs import open_questions
 from support.tiny import execute
 
-from retrieval.data.labelled import labelled_format
-from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
@@ -106,19 +104,6 @@ def test_a_document_has_its_url_before_its_title(inputs):
     name = toy_corpus.title(1)
     assert first == Candidate("D0", "https://zoo/0", document(0).rstrip("\n").split("\t")[3])
     assert (second.id, second.title) == ("D1", f"https://zoo/1 {name}")
-
-
-def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
-    files = (str(inputs / name) for name in ("msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
-    settings = labelled_format.Settings("", *files)
-    form = labelled_format.format_of(inputs / "ids.tsv", settings)
-    assert form.name == "id_triples"
-    found = list(form.read(inputs / "ids.tsv", labelled_format.Reading(settings, tmp_path, 9, Counts())))
-    texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
-    assert len(found) == DOCUMENTS
-    for query, (positive,), (negative,), *_ in found:
-        assert positive == texts[positive.id] and negative == texts[negative.id]
-        assert query.endswith(f"{toy_corpus.title(int(positive.id[1:]))} eat")
 
 
 def read_embeddings(run, name, system="trained"):

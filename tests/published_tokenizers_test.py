@@ -84,14 +84,6 @@ def test_a_pair_is_what_the_post_processor_makes_of_it(name, has_types, tmp_path
             assert types == (pair.type_ids if has_types and of.of_first else [0] * len(ids))
 
 
-def test_truncation_and_padding_of_the_file_change_nothing(tmp_path):
-    tokenizer, text = pipeline(), "the cats " * 20
-    expected = tokenizer.encode(text).ids
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=60)
-    assert ids_of(vocabularies.load(write(tmp_path, tokenizer)), [text]) == [expected]
-
-
 LISTED = [
     ({}, {}),
     ({"do_lower_case": False}, {"lowercase": False}),
@@ -154,11 +146,7 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
     ("tokenizer", "settings", "message"),
     [
         (pipeline(), {"auto_map": {"AutoTokenizer": ["a.B", None]}}, "config.json: auto_map names code of its own"),
-        (
-            pipeline(),
-            {"truncation_side": "left"},
-            "tokenizer.json: truncation.direction or truncation_side is 'left'",
-        ),
+        (pipeline(), {"truncation_side": "left"}, "tokenizer.json: truncation.direction or truncation_side is 'left'"),
         (edited(truncation=LEFT), {}, "truncation.direction or truncation_side is 'left', and here ends are cut"),
         (edited(post_processor=OTHER), {}, "tokenizer.json: .*post_processor of an unknown type, Other"),
         (framed("[CLS] $A [SEP] $A"), {}, "post_processor has the text twice"),

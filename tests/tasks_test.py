@@ -75,14 +75,9 @@ def equal(left, right):
 
 def test_shapes_and_types(corpus):
     (batch,) = take(batches(corpus, register(corpus, ict=1.0, bfs=1.0, wlp=1.0), lanes=1), 1)
-    assert {name: value.shape for name, value in batch.items()} == {
-        "query": (16, 24),
-        "query_types": (16, 24),
-        "document": (16, 1, 64),
-        "document_types": (16, 1, 64),
-        "document_id": (16, 1),
-        "log_q": (16, 1),
-    }
+    sides, numbers = {"query": (16, 24), "document": (16, 1, 64)}, {"document_id": (16, 1), "log_q": (16, 1)}
+    expected = sides | {f"{side}_types": shape for side, shape in sides.items()} | numbers
+    assert {name: value.shape for name, value in batch.items()} == expected
     vocabulary = corpus[1]
     for document, types in zip(batch["document"][:, 0], batch["document_types"][:, 0]):
         seps = np.flatnonzero(document == vocabulary.sep_id)

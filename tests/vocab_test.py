@@ -54,19 +54,6 @@ def test_kept_words_are_those_of_the_whole_text(monkeypatch):
     assert 0 < len(vocabulary._words) <= 1000
 
 
-def test_single_and_pair_by_hand():
-    vocabulary = WordPiece.train(TEXTS, 80)
-    cls, sep = vocabulary.cls_id, vocabulary.sep_id
-    assert vocabulary.single([7, 8, 9], 4) == [cls, 7, 8, sep]
-    assert vocabulary.pair([7], [8, 9], 10) == [cls, 7, sep, 8, 9, sep]
-    assert vocabulary.pair([7], [8, 9], 5) == [cls, 7, sep, 8, sep]
-    assert vocabulary.pair([], [8, 9], 10) == [cls, 8, 9, sep]
-    # A long first text leaves at least half of the row to the second.
-    assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, sep, 8, 8, 8, 8, sep]
-    assert vocabulary.pair([7] * 21, [8] * 20, 10) == [cls, 7, 7, 7, 7, sep, 8, 8, 8, sep]
-    assert vocabulary.pair([7] * 20, [8], 10) == [cls, 7, 7, 7, 7, 7, 7, sep, 8, sep]
-
-
 def test_windows_cut_the_second_text_without_gap_or_overlap():
     vocabulary = WordPiece.train(TEXTS, 80)
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
