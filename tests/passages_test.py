@@ -3,7 +3,7 @@
 import pytest
 
 from retrieval.data.corpora import passages
-from retrieval.data.corpora.articles import Article, Link, Paragraph, Section, from_json, to_json
+from retrieval.data.corpora.articles import Article, Link, Paragraph, Section
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
@@ -63,13 +63,6 @@ def test_links_belong_to_the_passage_of_their_sentence():
     value = Article("9", "T", (Section("", 1, (Paragraph(text, links),)),))
     _, found = passages.cut(value, VOCABULARY, Limits(8, 8, 1))
     assert [p.targets for p in found] == [("X", "Y"), ("Z",)]
-
-
-def test_articles_survive_json():
-    link = Paragraph('Quotes " and\u2028lines', (Link("É", 0, 6),))
-    value = Article("1", "T", (Section("", 1, (link,)), Section("H", 3, ())))
-    assert from_json(to_json(value), "here") == value
-    assert "\n" not in to_json(value)
 
 
 @pytest.mark.parametrize("longest", [5, 9, 17, 40])

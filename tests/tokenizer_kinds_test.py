@@ -128,14 +128,6 @@ def test_a_token_of_padding_that_ends_a_text_stays(tmp_path):
     assert vocabulary.encode("a<|endoftext|>")[-1] == vocabulary.pad_id == tokenizer.token_to_id("<|endoftext|>")
 
 
-def test_what_stands_around_a_text_tells_vocabularies_apart(tmp_path):
-    """A base model's vocabulary is not that of the embedding model with the same tokens."""
-    for kind in ("Qwen3", "Qwen3-Embedding"):
-        write(tmp_path / kind, kind)
-    base, embedding = (vocabularies.load(tmp_path / kind) for kind in ("Qwen3", "Qwen3-Embedding"))
-    assert base.tokens == embedding.tokens and base.fingerprint != embedding.fingerprint
-
-
 def test_roles_that_there_are_not(tmp_path):
     write(tmp_path, "Qwen3")
     vocabulary = vocabularies.load(tmp_path)
