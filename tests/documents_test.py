@@ -67,9 +67,8 @@ def inputs(tmp_path_factory):
         "".join(f"{9000 + i} 0 D{i} 1\n{9000 + i} 0 D{(i + 1) % DOCUMENTS} 1\n" for i in range(DOCUMENTS)),
     )
     write(folder / "ids.tsv", "".join(f"{9000 + i}\tD{i}\tD{(i + 5) % DOCUMENTS}\n" for i in range(DOCUMENTS)))
-    write(
-        folder / "dl.qrels", "".join(f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
-    )
+    judged = (f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
+    write(folder / "dl.qrels", "".join(judged))
     return folder
 
 

@@ -52,9 +52,8 @@ def is_refused(path, read) -> bool:
         read()
     except UserError as error:
         message = str(error)
-        assert path.name.removesuffix(".gz") in message and (PLACE.search(message) or SET_LEVEL.search(message)), (
-            message
-        )
+        says_where = PLACE.search(message) or SET_LEVEL.search(message)
+        assert path.name.removesuffix(".gz") in message and says_where, message
         return True
     except BaseException:
         print(f"with {path.read_bytes()[:2000]!r}")
@@ -153,9 +152,7 @@ def changed_lines(rng, text):
         elif change == 1:
             fields.insert(j, fields[j])
         else:
-            fields[j] = rng.choice(
-                [str(value) for value in VALUES] + ["9" * 5000, "-1", "2147483648", "1_0", "٣", "1e-400"]
-            )
+            fields[j] = rng.choice([*map(str, VALUES), "9" * 5000, "-1", "2147483648", "1_0", "٣", "1e-400"])
         lines[i] = blank.join(fields)
         if rng.random() < 0.2:
             lines.insert(rng.randrange(len(lines)), rng.choice(lines))

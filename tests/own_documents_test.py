@@ -90,10 +90,8 @@ def test_a_folder_gives_an_article_for_each_document(folder):
     assert outline(found["guide/index.html"]) == [("", ["All pages are here & linked."]), ("Old", ["one", "two"])]
     assert outline(found["notes/my-note.txt"]) == [("", ["One line and another.", "A paragraph."])]
     # Links are at their words.
-    for id, target, words in (
-        ("README.md", "guide/start.md", "the guide"),
-        ("guide/index.html", "guide/start.md", "linked"),
-    ):
+    start = "guide/start.md"
+    for id, target, words in (("README.md", start, "the guide"), ("guide/index.html", start, "linked")):
         (paragraph,) = found[id].sections[0].paragraphs
         (link,) = paragraph.links
         assert (link.target, paragraph.text[link.start : link.end]) == (target, words)

@@ -172,11 +172,7 @@ def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "mib, changes, expected",
-    [
-        (0.01, {}, 1),
-        (7, {"prepare.shards": 24}, 6),
-        (0.01, {"prepare.shard_size": 0.0, "prepare.shards": 3}, 3),
-    ],
+    [(0.01, {}, 1), (7, {"prepare.shards": 24}, 6), (0.01, {"prepare.shard_size": 0.0, "prepare.shards": 3}, 3)],
 )
 def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, expected):
     """Two files of a folder, whose sizes count together."""
@@ -186,9 +182,8 @@ def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, ex
     config = bm25.get_config()
     config.update_from_flattened_dict({"corpus": str(tmp_path), **changes})
     run, taken = Run(config, tmp_path / "run", tmp_path / "no.lock"), []
-    monkeypatch.setattr(
-        prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or {"problems": [], "examples": {}}
-    )
+    told = {"problems": [], "examples": {}}
+    monkeypatch.setattr(prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or told)
     prepare.prepare_corpus(run)
     assert taken[0].num_shards == prepare.shards_of(run) == expected
 

@@ -67,9 +67,8 @@ def test_a_named_prompt_is_as_if_it_were_the_only_one(bases, includes):
         np.testing.assert_allclose(ours(texts, prompt="dog fox: "), named(texts), atol=1e-6)
         assert np.abs(ours(texts, prompt_name="STS") - ours(texts)).max() > 1e-2
         np.testing.assert_array_equal(ours(texts, prompt=""), ours(texts, prompt_name="STS"))
-    np.testing.assert_allclose(
-        model.encode_documents(["fox"], prompt_name="query"), model.encode_queries(["fox"]), atol=1e-6
-    )
+    documents, queries = model.encode_documents(["fox"], prompt_name="query"), model.encode_queries(["fox"])
+    np.testing.assert_allclose(documents, queries, atol=1e-6)
 
 
 def test_a_prompt_counts_in_the_length_and_stands_before_a_title(bases):
@@ -143,9 +142,7 @@ def test_prompts_that_cannot_be_kept_are_told(bases, tmp_path, caplog):
     assert "its prompts are not pooled, which needs one of queries or documents here: none is kept" in caplog.text
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(True, marks=pytest.mark.long), False], ids=["pooled", "not pooled"]
-)
+@pytest.fixture(scope="module", params=[pytest.param(True, marks=pytest.mark.long), False], ids=["pooled", "not"])
 def tuned(request, bases, tmp_path_factory):
     """A run from a published model, over two sets of the same candidates, of which one has prompts of its own.
 

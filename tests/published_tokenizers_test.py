@@ -127,9 +127,8 @@ def edited(**changes):
 
 def framed(single):
     ends = [("[CLS]", 2), ("[SEP]", 3)]
-    return edited(
-        post_processor=json.loads(processors.TemplateProcessing(single=single, special_tokens=ends).__getstate__())
-    )
+    processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    return edited(post_processor=json.loads(processor.__getstate__()))
 
 
 def dropping():

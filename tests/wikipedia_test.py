@@ -173,8 +173,7 @@ def test_no_export_is_refused_at_once(tmp_path, name):
 
 
 def test_a_case_sensitive_wiki_keeps_small_letters(tmp_path):
-    path = write(
-        tmp_path / "d.xml", export(page("iPod_x", "t"), info=SITE_INFO.replace("first-letter", "case-sensitive"))
-    )
+    info = SITE_INFO.replace("first-letter", "case-sensitive")
+    path = write(tmp_path / "d.xml", export(page("iPod_x", "t"), info=info))
     (only,) = read_pages(path)
     assert (only.title, only.site.first_letter) == ("iPod x", False)
