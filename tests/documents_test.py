@@ -62,10 +62,8 @@ def inputs(tmp_path_factory):
     write(folder / "msmarco-docs.tsv.gz", "".join(map(document, range(DOCUMENTS))))
     asked = "".join(f"{9000 + i}\twhat does the {toy_corpus.title(i)} eat\n" for i in range(DOCUMENTS))
     write(folder / "msmarco-doctrain-queries.tsv", asked)
-    write(
-        folder / "msmarco-doctrain-qrels.tsv.gz",
-        "".join(f"{9000 + i} 0 D{i} 1\n{9000 + i} 0 D{(i + 1) % DOCUMENTS} 1\n" for i in range(DOCUMENTS)),
-    )
+    relevant = (f"{9000 + i} 0 D{(i + j) % DOCUMENTS} 1\n" for i in range(DOCUMENTS) for j in range(2))
+    write(folder / "msmarco-doctrain-qrels.tsv.gz", "".join(relevant))
     write(folder / "ids.tsv", "".join(f"{9000 + i}\tD{i}\tD{(i + 5) % DOCUMENTS}\n" for i in range(DOCUMENTS)))
     judged = (f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
     write(folder / "dl.qrels", "".join(judged))
@@ -74,10 +72,8 @@ def inputs(tmp_path_factory):
 
 def make_run(folder, inputs, **changes):
     names = ("msmarco-docs.tsv.gz", "msmarco-doctrain-queries.tsv", "msmarco-doctrain-qrels.tsv.gz")
-    sets = {
-        "sets.msmarco": ",".join(str(inputs / name) for name in names),
-        "sets.trec": ",".join(str(inputs / name) for name in (*names[:2], "dl.qrels")),
-    }
+    of_sets = {"sets.msmarco": names, "sets.trec": (*names[:2], "dl.qrels")}
+    sets = {field: ",".join(str(inputs / name) for name in own) for field, own in of_sets.items()}
     config = tiny.make_config("dpr_mined", **CHANGES | sets | changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
 

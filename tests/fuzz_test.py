@@ -63,9 +63,8 @@ def is_refused(path, read) -> bool:
 
 # What is wrong with a file or a set as a whole, and has no line.
 SET_LEVEL = re.compile(
-    r"not one question|no query is left|no candidate in|the field '(data|_id)'|not a JSON object|"
-    r"neither \S+ nor|a JSON array of obj|"
-    r"no (query|passage|topic|judgement|record) in it"
+    r"not one question|no query is left|no candidate in|the field '(data|_id)'|not a JSON object|neither \S+ nor|"
+    r"a JSON array of obj|no (query|passage|topic|judgement|record) in it"
 )
 
 
@@ -163,15 +162,10 @@ def test_judgements_of_a_beir_folder(rounds, folder, tmp_path):
     fuzz_lines(rounds, folder / "qrels" / "test.tsv", QRELS, lambda: use_folder(folder, tmp_path / "again"))
 
 
-DPR = [
-    {
-        "question": f"who {i}?",
-        "answers": ["é"],
-        "positive_ctxs": [{"title": "T", "text": f"é {i}", "passage_id": str(i)}],
-        "hard_negative_ctxs": [{"title": "", "text": "no", "psg_id": 7}],
-    }
-    for i in range(3)
-]
+NEGATIVE = {"title": "", "text": "no", "psg_id": 7}
+POSITIVES = [{"title": "T", "text": f"é {i}", "passage_id": str(i)} for i in range(3)]
+DPR = [{"question": f"who {i}?", "answers": ["é"], "positive_ctxs": [POSITIVES[i]]} for i in range(3)]
+DPR = [record | {"hard_negative_ctxs": [NEGATIVE]} for record in DPR]
 PAIRS = [
     {"query": "q0", "positives": ["é", {"docid": "1", "title": "T", "text": "a"}], "negatives": ["b", "c"]},
     {"anchor": "q1", "positive": "a", "negative": "b", "negative_2": "é"},

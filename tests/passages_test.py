@@ -12,14 +12,8 @@ VOCABULARY = WordPiece([*SPECIAL_TOKENS, ".", *"abcdefgh"])
 
 
 def article(*sections):
-    return Article(
-        "9",
-        "Letters",
-        tuple(
-            Section(heading, 2 if heading else 1, tuple(Paragraph(text) for text in paragraphs))
-            for heading, paragraphs in sections
-        ),
-    )
+    built = (Section(heading, 1 + bool(heading), tuple(map(Paragraph, texts))) for heading, texts in sections)
+    return Article("9", "Letters", tuple(built))
 
 
 def cut(value, *limits):

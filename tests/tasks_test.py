@@ -253,11 +253,8 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
 
 
 SHARE = 0.1
-TASK_LENGTHS = {
-    **dict.fromkeys(("ict", "bfs", "wlp"), LENGTHS),
-    "mlm": masked_lengths(64),
-    "next_sentence": masked_lengths(128) | {"is_random": 1},
-}
+TASK_LENGTHS = {"ict": LENGTHS, "bfs": LENGTHS, "wlp": LENGTHS, "mlm": masked_lengths(64)}
+TASK_LENGTHS["next_sentence"] = masked_lengths(128) | {"is_random": 1}
 
 
 def epoch_of(corpus, name, **kwargs):
@@ -456,10 +453,6 @@ def embedded(batch, side, table):
     ids = batch[side]
     if f"{side}_segments" not in batch:
         return table[ids.reshape(-1, ids.shape[-1])].sum(axis=1)
-    return np.stack(
-        [
-            table[ids[lane][batch[f"{side}_segments"][lane] == number + 1]].sum(axis=0)
-            for lane in range(len(ids))
-            for number in range(batch[f"{side}_starts"].shape[1])
-        ]
-    )
+    segments, texts = batch[f"{side}_segments"], range(1, batch[f"{side}_starts"].shape[1] + 1)
+    lanes = range(len(ids))
+    return np.stack([table[ids[lane][segments[lane] == text]].sum(axis=0) for lane in lanes for text in texts])

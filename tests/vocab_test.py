@@ -57,11 +57,8 @@ def test_kept_words_are_those_of_the_whole_text(monkeypatch):
 def test_windows_cut_the_second_text_without_gap_or_overlap():
     vocabulary = WordPiece.train(TEXTS, 80)
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
-    assert vocabulary.windows([7], [10, 11, 12, 13, 14], 6, 9) == [
-        [cls, 7, sep, 10, 11, sep],
-        [cls, 7, sep, 12, 13, sep],
-        [cls, 7, sep, 14, sep],
-    ]
+    windows = [[cls, 7, sep, *body, sep] for body in ((10, 11), (12, 13), (14,))]
+    assert vocabulary.windows([7], [10, 11, 12, 13, 14], 6, 9) == windows
     assert vocabulary.windows([], [10, 11, 12], 4, 9) == [[cls, 10, 11, sep], [cls, 12, sep]]
     random = Random(0)
     for _ in range(500):

@@ -69,17 +69,13 @@ def test_every_container_and_encoding_gives_the_same_pages(tmp_path, encode):
 
 
 def test_redirects_by_element_and_by_text(tmp_path):
-    path = write(
-        tmp_path / "d.xml",
-        export(
-            page("A", "#REDIRECT [[wrong]]", more="<redirect title='right_Title' />"),
-            page("B", "#redirect [[some page#Part|label]]\n{{R}}"),
-            page("C", "#AUTRE_MOT [[:é#Toit|x]]", more="<redirect />"),
-            page("D", "#REDIRECT nothing"),
-            page("E", "# [[not]] one"),
-        ),
-    )
-    records = list(read_pages(path))
+    pages = [
+        page("A", "#REDIRECT [[wrong]]", more="<redirect title='right_Title' />"),
+        page("B", "#redirect [[some page#Part|label]]\n{{R}}"),
+        page("C", "#AUTRE_MOT [[:é#Toit|x]]", more="<redirect />"),
+        *(page("D", "#REDIRECT nothing"), page("E", "# [[not]] one")),
+    ]
+    records = list(read_pages(write(tmp_path / "d.xml", export(*pages))))
     assert records[:3] == [Redirect("A", "Right Title"), Redirect("B", "Some page"), Redirect("C", "É")]
     assert [type(r) for r in records[3:]] == [Page, Page]
 
@@ -107,14 +103,9 @@ def test_what_is_dropped_and_why(tmp_path):
 def test_the_newest_revision_counts(tmp_path):
     old = "<revision><id>5</id><text>old</text></revision>"
     slot = "<content><role>meta</role><text>slot</text></content>"
-    path = write(
-        tmp_path / "d.xml",
-        export(
-            page("A", "new").replace("<revision>", old + "<revision>"),
-            page("B", "main").replace("<sha1>", slot + "<sha1>"),
-            "<page><title>C</title><ns>0</ns><id>3</id><revision><text deleted='deleted' /></revision></page>",
-        ),
-    )
+    first, second = page("A", "new"), page("B", "main").replace("<sha1>", slot + "<sha1>")
+    third = "<page><title>C</title><ns>0</ns><id>3</id><revision><text deleted='deleted' /></revision></page>"
+    path = write(tmp_path / "d.xml", export(first.replace("<revision>", old + "<revision>"), second, third))
     assert [r.text for r in read_pages(path)] == ["new", "main", ""]
 
 
