@@ -92,11 +92,7 @@ def test_fields_before_a_page_are_no_text_of_it(fields, title):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "---\n\nIntro.\n\n---\n\nHold it.",
-        '+++\ntitle = "A pump"\n\nHold it.',
-        "+++\ntitle = A pump\n+++\n\nHold it.",
-    ],
+    ["---\n\nIntro.\n\n---\n\nHold it.", '+++\ntitle = "A pump"\n\nHold it.', "+++\ntitle = A pump\n+++\n\nHold it."],
 )
 def test_what_only_begins_like_fields_is_a_text(text):
     title, blocks = shown(MARKDOWN, text)

@@ -41,16 +41,9 @@ def labelled(tmp_path_factory):
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     test = [{"query": "where is the owl", "positives": [TEXT]}, {"query": "where is word9", "positives": ["word9"]}]
     (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in test))
-    changes = {
-        "vocab": str(folder / "vocab.txt"),
-        "pairs.files": str(folder / "train.jsonl"),
-        "sets.labelled": str(folder / "test.jsonl"),
-        "data.query_length": 16,
-        "data.document_length": 48,
-        "data.lanes": 1,
-        "split.shards": 1,
-        "stages": ("sets", "pairs", "inspect", "train"),
-    }
+    places = {"vocab": "vocab.txt", "pairs.files": "train.jsonl", "sets.labelled": "test.jsonl"}
+    changes = {field: str(folder / name) for field, name in places.items()} | {"data.lanes": 1, "split.shards": 1}
+    changes |= {"data.query_length": 16, "data.document_length": 48, "stages": ("sets", "pairs", "inspect", "train")}
     run = Run(tiny.make_config("dpr", **changes), folder / "run", REPOSITORY / "requirements.lock")
     execute(run, "sets")
     return run

@@ -82,9 +82,7 @@ def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
     first = kinds[parts[0]]
     for part, kind in kinds.items():
         if kind is not first:
-            raise UserError(
-                f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; a run prepares one kind"
-            )
+            raise UserError(f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; name one kind")
     return first, parts
 
 
@@ -145,5 +143,5 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     Raises:
       UserError: it cannot be read, or a line of it is damaged; with the line.
     """
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        yield articles.from_json(line, f"{path}, line {number}")
+    lines = enumerate(text_files.byte_lines(path), 1)
+    return (articles.from_json(line, f"{path}, line {number}") for number, line in lines)

@@ -43,8 +43,7 @@ class ParquetRows(RecordFormat):
     def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
         """As `RecordFormat.records`."""
         chosen = columns(parquet_files.columns(path), fields, str(path))
-        for at, record in parquet_files.rows(path, list(filter(None, chosen))):
-            yield at, chosen, record
+        yield from ((at, chosen, row) for at, row in parquet_files.rows(path, list(filter(None, chosen))))
 
 
 @register

@@ -62,10 +62,7 @@ class HtmlPages(DocumentFormat):
         except UnicodeDecodeError:
             match = _CHARSET.search(data[:2048])
             charset = match[1].decode("ascii").lower() if match else "utf-8"
-            if charset.startswith(("utf", "unicode")):
-                raise
-        name = _READ_AS.get(charset, charset)
-        return data.decode(name, errors="replace" if name == "cp1252" else "strict")  # five of its bytes are no letters
+            return data.decode("utf-8" if charset.startswith("u") else _READ_AS.get(charset, charset))
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
@@ -136,12 +133,8 @@ def _tags(html: str) -> Iterator[_Tag]:
                 unclosed.add(name)
 
 
-class _Part(NamedTuple):
-    """A block of a page, whether it is in <main>, and how many characters each of its links has, wherever it leads."""
-
-    block: Block
-    in_main: bool
-    linked: Sequence[int]
+# A block of a page, whether it is in <main>, and how many characters each of its links has, wherever it leads.
+_Part = tuple[Block, bool, Sequence[int]]
 
 
 class _Page:
@@ -166,7 +159,7 @@ class _Page:
 
     def outline(self, title: str) -> Outline:
         """The blocks, and the title or else what the page calls itself: that heading is no block then."""
-        blocks = [part.block for part in self._kept()]
+        blocks = [block for block, *_ in self._kept()]
         headings = [block for block in blocks if block.level]
         own = one_line(" ".join(self._title))
         tops = [block for block in headings if block.level == 1 and title in ("", block.text)]
@@ -178,9 +171,9 @@ class _Page:
 
     def left_out(self) -> str:
         """Why a page is no document, '' where it is one."""
-        paragraphs = [part for part in self._kept() if not part.block.level]
-        linked = [size for part in paragraphs for size in part.linked]
-        length = sum(len(part.block.text) for part in paragraphs)
+        paragraphs = [(block.text, sizes) for block, _, sizes in self._kept() if not block.level]
+        linked = [size for _, sizes in paragraphs for size in sizes]
+        length = sum(len(text) for text, _ in paragraphs)
         if "url=" in self._meta.get("refresh", "").lower() and length - sum(linked) <= _MOST_OF_REDIRECT:
             return "redirects to other pages"
         if "noindex" in self._meta.get("robots", "") and title_of(self._id).lower().startswith("print"):
@@ -197,12 +190,10 @@ class _Page:
             self._in_title = not tag.ends
         elif name == "meta":
             self._meta[(tag.attribute("name") or tag.attribute("http-equiv")).lower()] = tag.attribute("content")
-        if self._level and name in _WITHIN_HEADING:
+        if name in _APART or (self._level and name in _WITHIN_HEADING):
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
             self.end_block(0 if tag.ends else _HEADINGS.get(name, 0))
-        elif name in _APART:
-            self.add(" ")
         elif name == "a":
             self._end_link()
             address = tag.attribute("href").strip()
@@ -226,13 +217,13 @@ class _Page:
         if text := "".join(self._texts).rstrip():
             kept = tuple(link for link in self._links if link.end <= len(text))
             block = Block(text, self._level, () if self._level else kept)
-            self._parts.append(_Part(block, self._depth > 0, self._linked))
+            self._parts.append((block, self._depth > 0, self._linked))
         self._begin_block(level)
 
     def _kept(self) -> list[_Part]:
         """What is in <main>, where that has a text; otherwise all."""
-        main = [part for part in self._parts if part.in_main]
-        return main if any(not part.block.level for part in main) else self._parts
+        main = [part for part in self._parts if part[1]]
+        return main if any(not block.level for block, *_ in main) else self._parts
 
     def _see_main(self, tag: _Tag) -> None:
         """Takes the next tag for whether the page is in its <main>."""

@@ -89,7 +89,7 @@ def read_pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
     Where the file is cut off or damaged, the pages before that place come first. One `Broken` is last.
 
     Raises:
-      UserError: at once, where there is no such file or no page can be read from it.
+      UserError: at once, where no page can be read from it.
     """
     pages = _pages(Path(path))
     first = next(pages, Broken(f"{path}: a MediaWiki export without a page"))
@@ -112,11 +112,8 @@ def _pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
 
 
 def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(3)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; expected a MediaWiki export") from error
+    with path.open("rb") as file:
+        magic = file.read(3)
     if magic == b"BZh":
         return bz2.open(path)
     return gzip.open(path) if magic[:2] == b"\x1f\x8b" else path.open("rb")
@@ -204,7 +201,9 @@ class _Export:
     def _record(self, page: Mapping[str, str | None]) -> Page | Redirect | Dropped:
         site = self._site
         title, text = normalize_title(page.get(_TITLE) or "", site), page.get(_TEXT, "")
-        if self._in_other_namespace(title, page.get("page/ns")):
+        named = ":" in title and title.partition(":")[0].strip().lower() in site.namespaces
+        number = page.get("page/ns")  # exports before version 0.6 have none
+        if named if number is None else number.strip() != "0":
             return Dropped(title, "other namespace")
         if not title:
             return Dropped(title, "no title")
@@ -215,14 +214,8 @@ class _Export:
         if page.get("page/revision/model", "wikitext") != "wikitext":
             return Dropped(title, "not wikitext")
         id = (page.get("page/id") or "").strip()
-        return (
-            Page(id, title, text, site) if len(id.split()) == 1 else Dropped(title, "no id")
-        )  # run files hold no other
-
-    def _in_other_namespace(self, title: str, number: str | None) -> bool:
-        if number is not None:  # exports before version 0.6 have none
-            return number.strip() != "0"
-        return ":" in title and title.partition(":")[0].strip().lower() in self._site.namespaces
+        # Run files hold no other id.
+        return Page(id, title, text, site) if len(id.split()) == 1 else Dropped(title, "no id")
 
 
 def _redirected(named: str | None, text: str) -> str:

@@ -107,7 +107,9 @@ class Batches:
         self._number += 1
         parts = [next(lane) for lane in list(self._lanes.values())[source]]
         local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
+        for name, (field, table_ME) in self._tables.items():
+            numbers = local[field]
+            local[name] = np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
         batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
         return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
 
@@ -176,12 +178,7 @@ class Drawn(NamedTuple):
         options: dict[str, Any] = dict(shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1))
         options |= dict(verbose=False, trim_output_features=False)  # the tasks cut, and keep the last [SEP]
         dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
-        return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
-
-
-def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The rows of a table, [..., E]; zeros for a number of -1."""
-    return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
+        return _Lane(f"{self.stem}lane-{number:05d}", dataset, self.batch_size // self.lanes)
 
 
 def as_written(function: Callable) -> Callable:
@@ -198,7 +195,11 @@ class _Lane:
     def __init__(self, name: str, dataset: tf.data.Dataset, rows: int):
         """The file of the position has this name."""
         self.name = name
-        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
+        # The lanes run in parallel, a thread for each. Tuning them costs a fifth of the time and gains nothing.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.threading.private_threadpool_size = options.threading.max_intra_op_parallelism = 1
+        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(options))
 
     def __next__(self) -> Arrays:
         try:
@@ -223,11 +224,6 @@ class _Lane:
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             why = f"not a position in this data ({first_line(error)})"
             raise UserError(f"{folder / self.name}: {why}; delete the checkpoint and train again") from error
-
-
-def lane_name(number: int) -> str:
-    """What a lane and its saved position are called."""
-    return f"lane-{number:05d}"
 
 
 def unreadable(where: str, error: tf.errors.OpError) -> UserError:
@@ -268,23 +264,14 @@ def abstract(
 
 def _own_lanes(lanes: int, batch_size: int, sharding: Sharding) -> list[int]:
     """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
-    rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
+    own_B = np.zeros(batch_size, bool)
     for index in sharding.addressable_devices_indices_map((batch_size,)).values():
         own_B[index] = True
-    whole_lanes = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
-    if len(whole_lanes) * rows != own_B.sum():
+    own_LR = own_B.reshape(lanes, -1)
+    if (own_LR.any(axis=1) != own_LR.all(axis=1)).any():
         fits = f"a multiple of the devices, {len(sharding.device_set)}, always fits"
         raise UserError(f"config.data.lanes={lanes}: a lane has rows on several hosts; {fits}")
-    return whole_lanes
-
-
-def _options() -> tf.data.Options:
-    """The lanes run in parallel, a thread for each. Tuning them costs a fifth of the time and gains nothing."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    return options
+    return np.flatnonzero(own_LR.all(axis=1)).tolist()
 
 
 def _check(batch_size: int, lanes: int, sharding: Sharding, packing: Packing | None) -> None:

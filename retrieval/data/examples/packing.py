@@ -26,6 +26,7 @@ from retrieval.common.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
 Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
+_Placed = tuple[np.ndarray, list[np.ndarray]]  # the numbers of examples, and where their texts start
 _Room = tuple[int, int]  # the places that are left in a row, and its number
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
@@ -107,10 +108,9 @@ class Packing(NamedTuple):
             return None
         chosen, places = placed
         batch = {name: values[chosen] for name, values in examples.items()}
-        spots = {
-            field: _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
-            for (field, rows), starts_T in zip(self.rows.items(), places)
-        }
+        spots = {}
+        for (field, rows), starts_T in zip(self.rows.items(), places):
+            spots[field] = _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
         if self.predictions:
             (text,) = self.texts
             batch["positions"] = batch["positions"] + spots[text].starts_T[:, None]
@@ -126,8 +126,8 @@ class Packing(NamedTuple):
 
     def pack_shortest(self, examples: Arrays) -> Packed | None:
         """As `pack`, of the first example and the shortest others, or of the shortest where these do not fit."""
-        sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
-        shortest = np.argsort(np.asarray(sizes), kind="stable")
+        sizes_N = np.sum([lengths.sum(axis=1) for lengths in self.lengths(examples).values()], axis=0)
+        shortest = np.argsort(sizes_N, kind="stable")
         for order in (np.concatenate([[0], shortest[shortest > 0]]), shortest):
             if packed := self.pack({name: values[order] for name, values in examples.items()}):
                 return packed[0], order[packed[1]]
@@ -223,9 +223,7 @@ class PackedLane:
         return folder / f"{self.name}{WAITING}"
 
 
-def _place(
-    rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int
-) -> tuple[np.ndarray, list[np.ndarray]] | None:
+def _place(rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int) -> _Placed | None:
     """The first `examples` examples that fit, [C], and for each field where their texts start, [C * K].
 
     Args:
@@ -332,7 +330,8 @@ def choose_rows(
         if keeps_up(packed):
             return packing._replace(texts=texts, predictions=places(texts))
         # An example waits for room on either side. So both together may need a little more than each alone.
-        texts = {field: _wider(rows, packing.texts[field]) for field, rows in texts.items()}
+        wider = {field: rows._replace(count=rows.count + 1) for field, rows in texts.items()}
+        texts = {field: min(rows, packing.texts[field], key=_tokens) for field, rows in wider.items()}
     return None
 
 
@@ -350,11 +349,6 @@ def _fewest(packing: Packing, field: str, length: int, keeps_up: Callable[[Mappi
         return None
     count = least + bisect.bisect_left(range(least, most), True, key=fits)
     return plain._replace(count=count, length=length)
-
-
-def _wider(rows: Rows, plain: Rows) -> Rows:
-    wider = rows._replace(count=rows.count + 1)
-    return wider if _tokens(wider) <= _tokens(plain) else plain
 
 
 def _keeps_up(texts: Mapping[str, Rows], examples: int, sample: Sequence[Arrays], places: Places) -> bool:

@@ -138,7 +138,7 @@ def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> Non
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
             remedy = f"take fewer lanes (a divisor of the shards), more data, or config.data.rates.{name}=0"
             empty = f"none of them in {len(lacking)} of config.data.lanes={lanes}"
-            raise UserError(f"task '{name}': {count} examples, {empty}, first {lacking[0]}: {remedy}")
+            raise UserError(f"task '{name}': {count} examples, {empty}, first lane-{lacking[0]:05d}: {remedy}")
 
 
 def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
@@ -225,8 +225,6 @@ def _example(make: Maker) -> Callable:
 
 
 def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optional: Collection[str]) -> dict[str, Any]:
-    return {
-        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(field.dtype), rank=len(field.shape) or 1)
-        for name, field in task.kind.fields.items()
-        if not field.is_optional or name in optional
-    }
+    fields = {name: f for name, f in task.kind.fields.items() if not f.is_optional or name in optional}
+    make = functools.partial(seqio.Feature, vocab, add_eos=False)
+    return {name: make(dtype=tf.as_dtype(f.dtype), rank=len(f.shape) or 1) for name, f in fields.items()}

@@ -24,7 +24,8 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[co
     chunks, output = enumerate(_chunks(source.read(), settings.chunk_bytes)), folder / "articles"
     tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
     local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
-    return _sum_counts([output]), _first(local_runner.read_items([output], shard_steps.EXAMPLE))
+    examples = sorted(local_runner.read_items([output], shard_steps.EXAMPLE), reverse=True)
+    return _sum_counts([output]), dict(examples)  # of each name the last, which is the first in order
 
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
@@ -43,7 +44,7 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(corpus_kind.parse_pages(pages, parse))
     files.write_text(article_file, "".join(f"{line}\n" for tag, _, line in items if tag == "article"))
-    examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
+    examples = dict(sorted((item[1:] for item in items if item[0] == shard_steps.EXAMPLE), reverse=True))
     counts = [item for item in items if item[0] == shard_steps.COUNT]
     local_runner.write_items(output, _summed([*counts, *((shard_steps.EXAMPLE, *e) for e in examples.items())]), 1)
 
@@ -89,14 +90,6 @@ def _summed(items: Iterable[shard_steps.Item]) -> Iterator[shard_steps.Item]:
         else:
             yield tag, key, value
     yield from ((shard_steps.COUNT, name, count) for name, count in counts.items())
-
-
-def _first(examples: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The first example of each name, whatever order they come in."""
-    first: dict[str, str] = {}
-    for name, example in examples:
-        first[name] = min(example, first.get(name, example))
-    return first
 
 
 def _sum_counts(folders: Iterable[Path]) -> collections.Counter:

@@ -111,8 +111,7 @@ def cut_article(item: Parsed, vocabulary: Vocabulary, limits: passages.Limits, n
         body |= passage.tokens._asdict() | {"buckets": buckets(digests), "links": len(passage.targets)}
         shown = _as_lead(dict.fromkeys(own_lead, ()) if passage.in_lead else own_lead)
         yield PASSAGE, _shard(passage.id, num_shards), of_article | body | shown
-        for target in passage.targets:
-            yield REQUEST, target, passage.id
+        yield from ((REQUEST, target, passage.id) for target in passage.targets)
 
 
 def _places(
@@ -169,8 +168,7 @@ def share(digest: int, places: Iterable[Sequence], num_shards: int) -> Iterator[
 def resolve(title: str, redirects: Iterable[str], requests: Iterable[str]) -> Iterator[Item]:
     """Links to a redirect become links to its target (one hop, as in MediaWiki)."""
     target = min(redirects, default=title)
-    for passage_id in requests:
-        yield RESOLVED, target, passage_id
+    yield from ((RESOLVED, target, passage_id) for passage_id in requests)
 
 
 def attach(
@@ -232,8 +230,7 @@ def write_shard(
             table.update([KEPT_SENTENCES] * item["buckets"].count(holdout.KEPT))
         for _, example in links:
             linked.write(example)
-    for name, count in table.items():
-        yield COUNT, name, count
+    yield from ((COUNT, name, count) for name, count in table.items())
 
 
 def shard_path(folder: Path, kind: str, shard: int, num_shards: int, suffix: str = "tfrecord") -> Path:

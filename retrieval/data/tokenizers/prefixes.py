@@ -44,13 +44,10 @@ class Prefixes(NamedTuple):
         Raises:
           UserError: one leaves no room for a text.
         """
-        (query, first, is_first_apart), (document, second, is_second_apart) = (
-            _prompt(data, vocabulary, side) for side in prompts.USUAL
-        )
+        (query, document), texts, are_apart = zip(*(_prompt(data, vocabulary, side) for side in prompts.USUAL))
         joined = data.get("titles", PAIR) == JOINED
-        apart = vocabulary.splits_at_spaces and is_first_apart and is_second_apart
-        is_plain = not (first or second or joined)
-        return cls(query, document, joined, None if apart or is_plain else (first, second))
+        apart = (vocabulary.splits_at_spaces and all(are_apart)) or not (any(texts) or joined)
+        return cls(query, document, joined, None if apart else texts)
 
     @property
     def of_stored(self) -> "Prefixes":

@@ -24,9 +24,8 @@ Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known posit
 
 _TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
 _INTEGERS = (*_TEXTS, "document_id", "known", "simple", GUIDE)
-LABELLED = Shards(
-    pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
-)
+_FEATURES: dict[str, str] = {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
+LABELLED = Shards(pair_shards.PATTERN, _FEATURES)
 
 
 class LabelledTask(TaskKind):
