@@ -5,7 +5,6 @@ import re
 
 import pytest
 from support.nq_records import (
-    HARD_TEXT,
     HTML,
     LEFT_OUT,
     PARAGRAPH,
@@ -15,7 +14,6 @@ from support.nq_records import (
     TOKENS,
     city,
     full_record,
-    hard,
     judged,
     simplified,
     words,
@@ -48,11 +46,6 @@ def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sen
     assert [(c.title, c.text) for c in value.candidates] == [(FIRST, TEXT), (SECOND, TEXT), (THIRD, TEXT)]
     assert judged(value) == judged(value, "sentence") == {"how many people": {(sentence, TEXT)}}
     assert [known.values for known in value.answers.values()] == [(answer,)]
-
-
-def test_spaces_are_those_of_the_html_in_the_full_form(tmp_path):
-    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", hard())])
-    assert {c.text for c in value.candidates} == {HARD_TEXT}
 
 
 def test_spaces_are_those_of_print_in_the_simplified_form(tmp_path):
