@@ -53,14 +53,6 @@ def chosen_weight(queries, words, dense, candidates):
     return hybrid.weights[1], hybrid.validation
 
 
-@pytest.mark.parametrize(("count", "weight"), [(1, (0.1, 0)), (9, (0.1, 0)), (10, (0.55, 10))])
-def test_few_questions_choose_no_weight(count, weight):
-    """The dense list has the gold first, BM25's second: from 0.55 on it is first in the sum."""
-    queries = [f"q{number}" for number in range(count)]
-    lists = Lists(0, 2, 1), Lists(2, 0, 1)
-    assert chosen_weight(queries, *lists, ["a", "b", "gold"]) == weight
-
-
 def of_articles(qrels, articles):
     value = Judged("toy", {"q0": "a", "q1": "b"}, ["d0", "d1"], {}, qrels, articles=articles)
     lists = [Ranking("bm25", np.ones((2, 1)), np.array([[0], [1]]), 0)]
