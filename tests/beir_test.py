@@ -94,18 +94,15 @@ ANSWERS = '{"_id": "q3", "answers": ["a", "a b", ""]}\n{"_id": "q1", "patterns":
 TEXTS = ANSWERS.replace('"patterns"', '"answers"')
 
 
-def test_answers_are_those_of_the_judged_queries(folder):
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_answers_are_those_of_the_judged_queries_or_of_all(folder, is_judged):
     (folder / "answers.jsonl").write_text(TEXTS + '{"_id": "q2", "answers": [""]}\n')  # one that is none
+    if not is_judged:
+        (folder / "qrels" / "test.tsv").unlink()
     for value in (beir.read_folder(folder), beir.read_judged(folder)):
-        assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",))}
-
-
-def test_without_judgements_queries_are_those_with_answers(folder):
-    (folder / "answers.jsonl").write_text(TEXTS + '{"_id": "q2", "answers": []}\n')
-    (folder / "qrels" / "test.tsv").unlink()
-    for value in (beir.read_folder(folder), beir.read_judged(folder)):
-        assert value.queries == {"q1": "a", "q3": "not judged"} and value.qrels == {}
-        assert value.answers == {"q1": Answers(("a|b",)), "q3": Answers(("a", "a b"))}
+        assert value.queries == (EXPECTED.queries if is_judged else {"q1": "a", "q3": "not judged"})
+        more = {} if is_judged else {"q3": Answers(("a", "a b"))}
+        assert value.answers == {"q1": Answers(("a|b",))} | more and bool(value.qrels) == is_judged
 
 
 def test_header_is_optional_and_windows_files_are_read(folder):

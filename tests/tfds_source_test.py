@@ -45,14 +45,9 @@ def squad_examples(squad):
     """One example a question, shuffled, as in TFDS."""
     found = [
         {
-            "id": question["id"],
-            "title": article["title"],
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {
-                "text": [answer["text"] for answer in question["answers"]],
-                "answer_start": [answer["answer_start"] for answer in question["answers"]],
-            },
+            **{"id": question["id"], "title": article["title"], "context": paragraph["context"]},
+            **{"question": question["question"]},
+            "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
         }
         for article in squad["data"]
         for paragraph in article["paragraphs"]
