@@ -17,7 +17,6 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import encoding
 
@@ -167,11 +166,6 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
         published.get_config(str(tmp_path))
     with pytest.raises(UserError, match="it pools by cls and mean"):
         published.get_config(str(with_older_pooling(model, cls_token=True)))
-
-
-def test_without_a_model_nothing_begins():
-    with pytest.raises(UserError, match=r"config\.train\.steps=0 takes the parameters of config\.train\.init_from"):
-        preflight.check_settings(published.get_config(), published.get_config().stages)
 
 
 def test_a_published_model_has_the_same_say_as_bm25(evaluated):

@@ -41,11 +41,7 @@ def test_questions(tmp_path, text, expected, ending):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        'q\t["6,?\\\\s*m|x", ""]\n',
-        '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
-        "1\tfactoid\tq\t6,?\\s*m|x\n",
-    ],
+    ['q\t["6,?\\\\s*m|x", ""]\n', '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n', "1\tfactoid\tq\t6,?\\s*m|x\n"],
     ids=["dpr", "nq_open", "curated_trec"],
 )
 def test_patterns_of_every_format(tmp_path, text, caplog):
