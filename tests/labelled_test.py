@@ -51,20 +51,6 @@ def test_dpr(tmp_path, name):
     assert counts.first == {"examples without a positive": f"{path}, record 3"}
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ({"positive_ctxs": "x"}, r"record 2: the field 'positive_ctxs' is no array of contexts"),
-        ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
-        ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
-    ],
-)
-def test_a_broken_question_of_dpr(tmp_path, record, message):
-    path = write(tmp_path / "nq.json", json.dumps([QUESTION, QUESTION | record]))
-    with pytest.raises(UserError, match=message):
-        list(read("dpr", path, Counts()))
-
-
 def test_ids_that_count_anew_in_every_list_are_none(tmp_path):
     """A negative '0' that is another text than the positive '0' stays; cut or whole, one text has one id."""
     row = {"query": "q", "positives": [{"docid": 0, "text": "a b"}], "negatives": [{"docid": 0.0, "text": "c"}]}

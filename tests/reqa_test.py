@@ -67,32 +67,6 @@ def test_misplaced_answers(tmp_path, caplog):
     assert "6 answers without a sure place" in caplog.text and "2 questions without an answer" in caplog.text
 
 
-# Other damage: `fuzz_test`.
-BAD = {
-    "no data": (lambda s: s.pop("data"), ["bad.json: the field 'data' is missing"]),
-    "no paragraphs": (lambda s: s["data"][1].pop("paragraphs"), ["article 1 ('More')", "'paragraphs'"]),
-    "no answers": (
-        lambda s: s["data"][0]["paragraphs"][0]["qas"][2].pop("answers"),
-        ["'People'", "question 2", "'answers' is missing"],
-    ),
-    "an empty question": (
-        lambda s: s["data"][1]["paragraphs"][0]["qas"][0].update(question=" \n"),
-        ["article 1 ('More'), paragraph 0, question 0: the question is empty"],
-    ),
-    "no question at all": (lambda s: s.update(data=[]), ["bad.json", "not one question"]),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_broken_squad_names_article_and_question(tmp_path, case):
-    breaks, words = BAD[case]
-    squad = copy.deepcopy(SQUAD)
-    breaks(squad)
-    with pytest.raises(UserError) as error:
-        reqa.read_squad([write(tmp_path / "bad.json", squad)])
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
 def test_counts_of_the_dev_file(shared_data):
     """Of train and dev they are the 97,888 queries of Chang et al., Table 2, and 101,957 candidates (101,951 there)."""
     value = reqa.read_squad([shared_data / "squad" / "dev-v1.1.json.gz"])
