@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
+from retrieval.evaluation.by_article import Asked
 from retrieval.runs.fitting import validation
 from retrieval.runs.ranking import fused, rankings
 from retrieval.runs.ranking.fused import Fusing
@@ -51,6 +52,38 @@ def chosen_weight(queries, words, dense, candidates):
     (fusion,) = fused.fuse("toy", lists, settings, golds, 4)
     assert (fusion.validation, fusion.weights) == ((len(golds), hybrid.weights) if len(golds) > 9 else (0, (0.5, 0.5)))
     return hybrid.weights[1], hybrid.validation
+
+
+OF_ARTICLES = ("Success@1", "Success@2", "RR")
+ARTICLES = (
+    ["q0", "q1", "q2", "q3"],
+    ["a0", "a1", "b0", "b1", "b2", "x"],
+    ["A", "A", "B", "B", "B", ""],
+    {"q0": {"a1": 1}, "q1": {"b0": 1, "b2": 1}, "q2": {"x": 1}, "q3": {"a0": 1, "b0": 0}},
+)
+
+
+def test_any_passage_of_the_article_is_right():
+    asked = Asked(*ARTICLES)
+    assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
+    values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), OF_ARTICLES)
+    assert {name: list(value) for name, value in values.items()} == {
+        "Success@1": [0, 0, 0],
+        "Success@2": [1, 0, 0],
+        "RR": [0.5, 0, 0],
+    }
+
+
+def test_within_the_article_its_passages_alone_are_ranked():
+    scores = np.array([[5, 4, 9, 9, 9, 9], [9, 9, 1, 3, 2, 9], [0] * 6, [1, 1, 9, 9, 9, 9]])
+    asked = Asked(*ARTICLES)
+    values = asked.within(lambda number, rows: scores[number][rows], 10, OF_ARTICLES)
+    assert {name: list(value) for name, value in values.items()} == {
+        "Success@1": [0, 0, 1],  # ties go to the smaller row
+        "Success@2": [1, 1, 1],
+        "RR": [0.5, 0.5, 1],
+    }
+    assert [len(value) for value in asked.within(lambda number, rows: rows, 2, OF_ARTICLES).values()] == [2, 2, 2]
 
 
 def of_articles(qrels, articles):
