@@ -84,9 +84,7 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     for reason, count in left_out.most_common():
         _log.info("Natural Questions: left out %d annotations: %s", count, reason)
     if not value.queries:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: no question with a short answer in a paragraph ({dict(left_out)})"
-        )
+        raise UserError(f"{', '.join(map(str, paths))}: not one question with a short answer ({dict(left_out)})")
     return value
 
 
