@@ -56,7 +56,7 @@ GEMMA3 = LLAMA.replaced(
     reach=4095,
     global_every=6,
 )
-_PATTERN = "sliding_window_pattern"
+_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 _BOTH_WAYS = "use_bidirectional_attention"
 _WINDOW, _SCALE = "sliding_window", "query_pre_attn_scalar"
 
@@ -82,7 +82,7 @@ def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     if not causal and window % 2:
         halved = "An odd one may have been halved by transformers when it was saved: EmbeddingGemma's is 512"
         _log.warning("%s: sliding_window is %d. %s", settings.path, window, halved)
-    every = settings.whole(_PATTERN, settings.get(f"_{_PATTERN}", 6))
+    every = next(iter([settings.whole(key) for key in _PATTERNS if key in settings]), 6)
     return {
         "score_size": settings.whole(_SCALE, 256),
         "causal": causal,
@@ -154,7 +154,7 @@ FAMILIES.register(
         defaults=dict(head_size=256),
         written={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
         keys={
-            **dict.fromkeys([_PATTERN, f"_{_PATTERN}", _SCALE, _WINDOW, LAYERS], ANY),
+            **dict.fromkeys([*_PATTERNS, _SCALE, _WINDOW, LAYERS], ANY),
             _BOTH_WAYS: (True, False),
             "attn_logit_softcapping": (),  # null, or it is refused
         },
