@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers
+from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers, pairs
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY
 from retrieval.models.transformer_config import TransformerConfig
@@ -20,16 +20,15 @@ from retrieval.models.transformer_config import TransformerConfig
 _log = logging.getLogger(__name__)
 
 MODULES = {
-    "token_embedding": "embed_tokens",
     **of_layers(
         "layers.{}",
         "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm post_attention_layernorm "
         "mlp.up_proj mlp.down_proj mlp.gate_proj",
     ),
-    "layers/attention/query_norm": "layers.{}.self_attn.q_norm",
-    "layers/attention/key_norm": "layers.{}.self_attn.k_norm",
-    "final_norm": "norm",
-    "classifier": "score",
+    **pairs("""
+        layers/attention/query_norm=layers.{}.self_attn.q_norm layers/attention/key_norm=layers.{}.self_attn.k_norm
+        token_embedding=embed_tokens final_norm=norm classifier=score
+    """),
 }
 LLAMA = Architecture(
     family="llama",
@@ -144,12 +143,12 @@ FAMILIES.register(
     "gemma3_text",
     Family(
         GEMMA3,
-        {
-            **MODULES,
-            "layers/attention_out_norm": "layers.{}.post_attention_layernorm",
-            "layers/mlp_norm": "layers.{}.pre_feedforward_layernorm",
-            "layers/mlp_out_norm": "layers.{}.post_feedforward_layernorm",
-        },
+        MODULES
+        | pairs("""
+            layers/attention_out_norm=layers.{}.post_attention_layernorm
+            layers/mlp_norm=layers.{}.pre_feedforward_layernorm
+            layers/mlp_out_norm=layers.{}.post_feedforward_layernorm
+        """),
         "Gemma3TextModel",
         defaults=dict(head_size=256),
         written={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},

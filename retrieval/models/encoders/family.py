@@ -21,18 +21,20 @@ from retrieval.models.transformer_config import TransformerConfig
 CONFIG = "config.json"
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis
 
+
+def pairs(text: str) -> dict[str, str]:
+    """Names and others for them, 'OURS=THEIRS' with blanks between."""
+    return dict(pair.split("=") for pair in text.split())
+
+
 # Our names of the sizes of a `TransformerConfig` -> what most configs call them.
-SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
-TYPES = dict(type_vocab_size="type_vocab_size")
+SIZES = pairs("""
+    vocab_size=vocab_size num_layers=num_hidden_layers hidden_size=hidden_size num_heads=num_attention_heads
+    mlp_size=intermediate_size max_length=max_position_embeddings
+""")
+TYPES = pairs("type_vocab_size=type_vocab_size")
 # The same of dropout, as BERT calls it.
-RATES = dict(dropout="hidden_dropout_prob", attention_rate="attention_probs_dropout_prob")
+RATES = pairs("dropout=hidden_dropout_prob attention_rate=attention_probs_dropout_prob")
 
 # The modules of a layer, in the order in which `of_layers` takes a family's own.
 _OF_LAYER = """
