@@ -134,11 +134,7 @@ TENSORS = [
         tensor("layers.6.self_attn.o_proj.weight", lambda x: x[:, :-8]),
         "layers.6.self_attn.o_proj.weight is [48, 24], [48, 32] is needed",
     ),
-    (
-        "modernbert",
-        tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]),
-        "layers.1.mlp.Wi.weight part 1 is missing",
-    ),
+    ("modernbert", tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]), "layers.1.mlp.Wi.weight part 1 is missing"),
     (
         "modernbert",
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-2]),

@@ -99,10 +99,7 @@ def renamed(old, new):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (
-            renamed("layer.1", "layer.7"),
-            r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and",
-        ),
+        (renamed("layer.1", "layer.7"), r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and"),
         (
             lambda tensors: {name: x[:, :8] if "_A" in name else x for name, x in tensors.items()},
             r"is of \[16, 8\], and",

@@ -73,10 +73,6 @@ class EncoderFolder:
         place = model_folder.encoder_folder(Path(path))
         config_path = families.config_of(place)
         folder = cls(Path(path), place, *families.read(config_path))
-        if model_folder.base_of(place):  # an adapter may have a table of more tokens than its base
-            table = folder._shapes.get(folder._weight("token_embedding"))
-            if table is not None and len(table) > folder.sizes["vocab_size"]:
-                folder = dataclasses.replace(folder, sizes={**folder.sizes, "vocab_size": len(table)})
         folder._check_shapes(config_path)
         return folder
 

@@ -4,13 +4,15 @@ Letters of shapes: B queries of the global batch, K candidates of each (the posi
 of the positive, by id, count in no loss.
 """
 
+import abc
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from retrieval.common.errors import UserError
-from retrieval.training.loss_kind import EMBEDDINGS, Batch, Loss, Metrics
+from retrieval.training.loss_kind import EMBEDDINGS, SCORES, Batch, Loss, Metrics
 
 
 def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
@@ -29,6 +31,25 @@ def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[j
     if loss.compares == EMBEDDINGS:
         return loss
     return lambda query_BE, document_BKE, batch: loss(inner_products(query_BE, document_BKE), batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCandidates(Loss):
+    """A loss of the scores of an example's own documents, the positive's first, divided by a temperature."""
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """The loss [B], and the metrics of `compared`."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        return self.of_scores(score_BK, ids_BK, batch), compared(score_BK, ids_BK)
+
+    @abc.abstractmethod
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """The loss [B] of scores that have been divided."""
 
 
 def divided(score_BK: jax.Array, temperature: float) -> jax.Array:

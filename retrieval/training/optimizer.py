@@ -58,11 +58,10 @@ def make_optimizer(
     parts = [scaled, optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
-    if second_rate is None:
-        parts.append(optax.scale_by_learning_rate(rate))
-    else:
-        parts.append(schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio))
-    tx = optax.chain(*parts)
+    scale = optax.scale_by_learning_rate(rate)
+    if second_rate is not None:
+        scale = schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio)
+    tx = optax.chain(*parts, scale)
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
 
 
