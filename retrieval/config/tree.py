@@ -273,11 +273,6 @@ declare(
     ),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
-    learned_scale=Field(
-        0.0,
-        number("0, or a number above 0 and at most 100", lambda value: 0 <= value <= 100),
-        "initial value of a learned factor of scores, in place of train.temperature; CLIP: 14.3; 0: none",
-    ),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     token_types=Field("texts", choice("texts", "sides"), "0 and 1: title and text, or query and document (RepBERT)"),
     # How it is computed.

@@ -49,7 +49,6 @@ class Loss(abc.ABC):
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       of_scored_pairs: whether it learns how alike two texts are, a score each, and needs no right document.
       score_limits: the lowest and the highest score that it takes; None for any.
-      learns_scale: whether it takes a learned factor of the scores, `scale` [], in place of the temperature.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
     """
@@ -59,7 +58,6 @@ class Loss(abc.ABC):
     needs_teacher: ClassVar[bool] = False
     of_scored_pairs: ClassVar[bool] = False
     score_limits: ClassVar[tuple[float, float] | None] = None
-    learns_scale: ClassVar[bool] = False
     of_cosines: ClassVar[bool] = False
     neutral: ClassVar[Mapping[str, Collection[Any]]] = {}
 

@@ -194,7 +194,7 @@ def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax
 
 def decayed(params: Any) -> Any:
     """Which parameters weight decay applies to: a tree of bool like `params`, False for biases and scales."""
-    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale", "log_scale"), params)
+    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale"), params)
 
 
 def _name(path: tuple) -> str:

@@ -27,7 +27,6 @@ _SHOWN = {
     "masked_ids": ".2f",
     "masked_margin": ".2f",
     "masked_guide": ".2f",
-    "scale": ".3f",
     "accuracy": ".3f",
     "mlm": ".3f",
     "next_sentence": ".3f",

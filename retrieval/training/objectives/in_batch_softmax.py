@@ -57,7 +57,6 @@ class InBatchSoftmax(Loss):
     """
 
     compares = EMBEDDINGS
-    learns_scale = True
     neutral = {"train.other_positives": (PUSHED,), "train.log_q": (False,)}
     block: ClassVar[int] = 512  # documents that are compared at a time: it changes memory and time, not the result
 
@@ -98,8 +97,7 @@ class InBatchSoftmax(Loss):
           batch: its `document_id` [B, K] is equal for copies of a document, in whatever column; `log_q` [B, K] is log Q
             up to a constant; `positive_ids` [B, P], if there are any, are all positives of a query that are known, its
             own among them, of which one may be there more than once, to fill a row up; `guide` [B, 1 + K, H] has the
-            guide's embeddings of the query and its documents; `scale` [], if it is there, is in place of 1 /
-            temperature.
+            guide's embeddings of the query and its documents.
 
         Returns:
           The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of
@@ -126,8 +124,8 @@ class InBatchSoftmax(Loss):
         def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
             return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
 
-        mean, temperature = self.other_positives == "mean", 1 / batch["scale"] if "scale" in batch else self.temperature
-        options = (temperature, self.block, mean, self.groups, self.matryoshka)
+        mean = self.other_positives == "mean"
+        options = (self.temperature, self.block, mean, self.groups, self.matryoshka)
         rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
         softmax = cross_entropy(anchors(queries, K, known_BP), rivals, *options)
         loss_B = softmax.loss_B
