@@ -61,11 +61,10 @@ def check(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = F
 def check_device(form: str, device: Any, head_size: int) -> None:
     """Checks that a device has a kernel for heads of a size, where attention is to be fused."""
     if form == "fused" and _kernel_of(device, head_size) is None:
-        raise UserError(
-            f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' and heads of "
-            f"{head_size} (TPUs have one from v5e on; GPUs for heads of at most 128 from compute capability 8.0 on, of "
-            "256 from 9.0 on): set it to auto"
+        problem = (
+            f"no kernel for a device of kind '{device.device_kind}' and heads of {head_size} (TPUs have one from v5e"
         )
+        raise UserError(f"config.model.attention=fused: {problem} on, GPUs from capability 8.0 on): set it to auto")
 
 
 def kernel_for(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = False) -> Kernel | None:

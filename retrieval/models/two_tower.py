@@ -125,9 +125,8 @@ class BowMlp(nnx.Module):
         self.hidden = nnx.Linear(config.hidden_size, config.mlp_size, rngs=rngs)
         self.output = nnx.Linear(config.mlp_size, embed_dim, rngs=rngs)
 
-    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
-        """Embeddings, float32 [B, E]. There is no dropout: the key is accepted as every encoder accepts it."""
-        del dropout_key
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None, pool_from: int = 0) -> jax.Array:
+        """Embeddings, float32 [B, E], of all tokens. There is no dropout."""
         mean_BH = mean(token_vectors(self.token_embedding.embedding[...], text.ids_RL), text)
         return self.output(jax.nn.tanh(self.hidden(mean_BH)))
 
@@ -163,8 +162,7 @@ class TwoTower(nnx.Module):
         return self._encode(tower, text, _fold_in(dropout_key, 1), self.pool_from[1])
 
     def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
-        options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
-        return self.finished(tower(text, dropout_key=dropout_key, **options))
+        return self.finished(tower(text, dropout_key=dropout_key, pool_from=pool_from))
 
     def finished(self, embedding_BE: jax.Array) -> jax.Array:
         """What a tower gives, with the dimensions and the length that embeddings have."""

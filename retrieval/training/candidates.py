@@ -12,18 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.common.errors import UserError
+from retrieval.training.candidate_blocks import product
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES, Batch, Loss, Metrics
 
 
 def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
     """The scores of an example's own documents, float32 [B, K]: what two towers say, for the losses of scores."""
-    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
-    return jnp.einsum(
-        "be,bke->bk",
-        query_BE.astype(jnp.float32),
-        document_BKE.astype(jnp.float32),
-        precision=jax.lax.Precision.HIGHEST,
-    )
+    return product("be,bke->bk", query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32))
 
 
 def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[jax.Array, Metrics]]:

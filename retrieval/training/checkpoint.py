@@ -173,7 +173,7 @@ class Checkpointer:
           alone: this process reads by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
-        score = (lambda scores: scores[best]) if best else None
+        score: Any = (lambda scores: scores[best]) if best else None
         if best:
             policies.append(BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False))
         process, alone_options = jax.process_index(), {}

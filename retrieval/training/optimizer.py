@@ -89,7 +89,7 @@ def _muon(is_stacked: Callable[[tuple], bool], rest: optax.GradientTransformatio
     orthogonal = contrib.scale_by_muon(
         beta=0.95, weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates)
     )
-    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(update.shape[-2:])) * update)
+    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(jnp.shape(update)[-2:])) * update)
 
     def labels(params: Any) -> Any:
         return jax.tree.map_with_path(

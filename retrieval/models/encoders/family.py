@@ -118,10 +118,6 @@ class Settings:
         return UserError(f"{self.path}: {text}")
 
 
-def _nothing(*_: Any) -> dict[str, Any]:
-    return {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A kind of published encoder.
@@ -165,8 +161,8 @@ class Family:
     ignored: str = ""
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     angles: Any = None
-    read: Callable[[Settings, Mapping[str, int]], dict[str, Any]] = _nothing
-    write: Callable[[TransformerConfig], dict[str, Any]] = _nothing
+    read: Callable[[Settings, Mapping[str, int]], dict[str, Any]] = lambda settings, sizes: {}
+    write: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
     gated_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -212,8 +208,8 @@ class Family:
         switches: dict[str, Any] = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
         if self.skipped_positions and sizes["max_length"] <= self.skipped_positions:
             raise settings.error(f"{self.sizes['max_length']} leaves no position for a text; copy the file again")
-        types = sizes.pop("type_vocab_size", 1)
-        switches |= {"token_types": False} if types == 0 else {}
+        if not (types := sizes.pop("type_vocab_size", 1)):
+            switches["token_types"] = False
         switches |= self.angles.read(settings) if self.angles else {}
         fields = {
             **sizes,

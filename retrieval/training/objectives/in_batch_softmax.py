@@ -15,10 +15,8 @@ from retrieval.common.errors import UserError, divisors
 from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import cross_entropy
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, PUSHED, Batch, Loss, Metrics
 from retrieval.training.matryoshka import check_sizes
-
-PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +68,6 @@ class InBatchSoftmax(Loss):
     false_margin: float = 0.1
     guide: str = ""
     guide_margin: float = 0.0
-
-    @property
-    def takes_positives(self) -> bool:
-        """As `Loss.takes_positives`."""
-        return self.other_positives != PUSHED
-
-    @property
-    def counts_copies(self) -> str:
-        """As `Loss.counts_copies`."""
-        return "train.other_positives" if self.other_positives == "mean" else ""
 
     def check_batch(self, batch_size: int, negatives: int) -> None:
         """Also that groups fit a batch."""
