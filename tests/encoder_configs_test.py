@@ -126,7 +126,6 @@ def infinite(x):
 TENSORS = [
     ("modernbert", missing("layers.2.attn.Wqkv.weight"), "layers.2.attn.Wqkv.weight part 0 is missing"),
     ("qwen3", missing("embed_tokens.weight"), "model.safetensors has none: copy both again"),
-    ("qwen2", missing("layers.0.self_attn.q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
     ("qwen3", tensor("layers.0.self_attn.q_proj.bias", lambda _: np.ones(32)), "q_proj.bias [32] is left over"),
     ("modernbert", tensor("layers.0.attn_norm.weight", lambda _: np.ones(H)), "attn_norm.weight [48] is left over"),
     (

@@ -73,10 +73,6 @@ def test_sizes_that_cannot_be_trained_are_refused(changes, message):
         check_recipe(make_config("ict", **TOWERS | changes))
 
 
-def test_sizes_are_of_embeddings_that_are_cut():
-    check_recipe(make_config("ict", **TOWERS | {"train.matryoshka": (2, 4), "model.truncate_dim": 4}))
-
-
 @pytest.mark.parametrize("loss", ["multi_label_margin", "triplet", "multi_negative_nll"])
 def test_other_losses_are_those_of_each_size_added_up(loss):
     """Of embeddings, and of scores: each size alone, as towers that are truncated to it have it."""

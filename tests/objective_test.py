@@ -102,7 +102,6 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     ("field", "value", "message"),
     [
         ("train.false_margin", 0.2, r"config\.train\.false_negatives alone, and that is ''"),
-        ("train.lora.alpha", 8.0, r"config\.train\.lora\.rank alone, and that is 0"),
         ("data.source_alpha", 0.5, r"config\.pairs\.sources alone, and that is ''"),
     ],
 )
