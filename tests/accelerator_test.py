@@ -85,10 +85,7 @@ def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
     peers = [f"{each.peer}: {name}" for name, each in step.STEPS.items() if each.peer]
     assert [name for name in found["failures"] if name in peers] == peers  # they are not here, and said to be missing
     page = (tmp_path / "results.md").read_text()
-    assert (
-        all(f"| {name} |" in page for name in ours)
-        and "- PyLate: late interaction, L12 H768: PyLate is not here" in page
-    )
+    assert all(f"| {name} |" in page for name in ours) and "L12 H768: PyLate is not here" in page
 
 
 @pytest.mark.parametrize("module", [encoding, search, served])
@@ -98,8 +95,6 @@ def test_works_find_numbers(packed, tmp_path, module):
     if module is search:
         assert found["runs"]["exact, float32"]["recall of float64's"] == 1.0
         assert found["runs"]["exact, int8"]["recall of float64's"] > 0.8
-    if module is encoding:
-        assert len(found["runs"]) == 4
     if module is served:
         assert all(run["p50, ms"] <= run["p99, ms"] for run in found["runs"].values())
 
