@@ -355,7 +355,7 @@ def test_what_is_waited_for_and_what_is_no_training(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
     window = loop._Window([{}])  # of a process before
-    for seconds, context in ((3, window.waiting()), (10, window.pause()), (1, contextlib.nullcontext())):
+    for seconds, context in ((3, window.spent("waiting")), (10, window.spent("pause")), (1, contextlib.nullcontext())):
         with context:
             clock[0] += seconds
     window.steps += [{}, {}]
