@@ -19,7 +19,12 @@ MODELS = {
     "long queries": {"model.tied": True, "data.query_length": 40, "data.document_length": 16},
     "prefixes": {"model.tied": True, "data.query_prefix": "the fox: ", "data.document_prefix": "a dog: "},
     "last, truncated": {"model.tied": True, "model.pooling": "last", "model.truncate_dim": 5, "model.normalize": True},
-    "two, truncated": {"model.tied": False, "model.pooling": "max", "model.truncate_dim": 5, "model.normalize": False},
+    "two, truncated": {
+        "model.tied": False,
+        "model.pooling": "weighted_mean",
+        "model.truncate_dim": 5,
+        "model.normalize": False,
+    },
     "behind prefixes": {
         "model.tied": True,
         "model.pooling": "weighted_mean",
