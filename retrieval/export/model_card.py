@@ -9,6 +9,7 @@ import yaml
 from ml_collections import ConfigDict
 
 from retrieval.common.runtime import hub
+from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import prefixes, prompts
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.evaluation import display, run_report
@@ -223,9 +224,13 @@ def _note_of_tei(model: Any) -> str:
 
 
 def _names(value: Any) -> list[str]:
-    """Files by their names, what the hub has by its name there."""
+    """Files by their names, what the hub or TFDS has by its name there."""
     parts = [part for part in str(value).split(",") if part]
-    return [part.partition(":")[2].partition("?")[0] if hub.is_name(part) else Path(part).name for part in parts]
+    are_named = [tfds_source.is_source(part) or hub.is_name(part) for part in parts]
+    return [
+        part.partition(":")[2].partition("?")[0] if is_named else Path(part).name
+        for part, is_named in zip(parts, are_named)
+    ]
 
 
 def _metadata(kind: Kind, license: str, trained_on: Mapping[str, list[str]]) -> str:
