@@ -137,11 +137,3 @@ def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tm
 def test_a_name_that_has_no_judgements_is_refused(value, message):
     with pytest.raises(UserError, match=message):
         SETS["ir"].check(value, {}, False)
-
-
-def test_without_a_network_it_is_said_in_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
-    with pytest.raises(UserError, match=r"ir:beir/scifact: ir_datasets cannot fetch it \(.*set IR_DATASETS_HOME"):
-        list(SETS["ir"].read("ir:beir/scifact/test", Given({"sets.unknown": "refuse"}, tmp_path, tmp_path)))

@@ -216,31 +216,6 @@ def test_one_processs_error_ends_the_others_with_its_message():
     assert "error: a setting of this host alone" in said[1] and "host 0 stopped" not in said[1]
 
 
-SCRIPT = """
-import sys
-from retrieval.common.runtime import ending, hosts
-from retrieval.common.errors import UserError
-
-hosts.connect()
-print("first" if hosts.is_first() else "other", hosts.on_first(lambda: {"a": [1, 2]}), flush=True)
-def fail():
-    raise UserError("no such file")
-try:
-    hosts.on_first(fail)
-except UserError as error:
-    print(error, flush=True)
-    ending.leave(2)
-"""
-
-
-def test_the_first_hosts_result_or_error_reaches_all():
-    with ending(processes(["-c", SCRIPT], 2)) as started:
-        said = [process.communicate(timeout=100)[0].splitlines() for process in started]
-    others = ["other {'a': [1, 2]}", "the first host stopped: no such file"]
-    assert said == [["first {'a': [1, 2]}", "no such file"], others]
-    assert [process.returncode for process in started] == [2, 2]
-
-
 @pytest.mark.long
 def test_the_first_host_reads_a_checkpoint_while_the_others_wait(inputs, two_hosts, folder):
     shutil.copytree(two_hosts / "checkpoints", folder / "checkpoints")
