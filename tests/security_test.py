@@ -23,7 +23,7 @@ from support import google_checkpoint, toy_corpus
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.data.corpora import tfds_source, wikipedia
+from retrieval.data.corpora import tfds_source
 from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
@@ -31,7 +31,7 @@ from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import of_set
-from retrieval.data.sets import beir, reqa
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.shards import local_runner
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -260,14 +260,6 @@ LOADERS = {
     "weights": Loader(write_weights, read_weights),
     "tensorflow's weights": Loader(lambda folder: google_checkpoint.write(GOLDEN / "bert", folder), read_weights),
     "collection": Loader(write_collection, read_collection),
-    "squad": Loader(
-        lambda folder: toy_corpus.write_squad(folder / "squad.json"),
-        lambda folder: reqa.read_squad([folder / "squad.json"]),
-    ),
-    "dump": Loader(
-        lambda folder: toy_corpus.write_dump(folder / "dump.xml"),
-        lambda folder: list(wikipedia.read_pages(folder / "dump.xml")),
-    ),
 }
 
 

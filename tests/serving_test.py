@@ -271,12 +271,12 @@ def test_a_port_that_is_taken_is_one_sentence():
         server.listen("203.0.113.7", 0)
 
 
-def serve(port, idle=20):
+def serve(port, idle=20, notice=0):
     def slow(queries, k, systems, prompt_name):
         time.sleep(0.5)
         return found(queries, k, systems, prompt_name)
 
-    server._IDLE, server._NOTICE = idle, 0
+    server._IDLE, server._NOTICE = idle, notice
     listening = server.listen("127.0.0.1", 0)
     port.send(listening.getsockname()[1])
     engine = Engine(lambda: made(slow), SMALL)
@@ -303,6 +303,29 @@ def test_sigterm_lets_answers_end():
     assert answers == ["owl"] and child.exitcode == 0 and child.exitcode != -signal.SIGTERM
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
+
+
+@pytest.mark.long
+def test_sigterm_is_told_before_no_connection_is_taken():
+    ours, theirs = children.FORK_SERVER.Pipe()
+    child = children.FORK_SERVER.Process(target=serve, args=(theirs, 20, 1))
+    child.start()
+    port = ours.recv()
+
+    def status(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return answer.status
+        except OSError as error:
+            return getattr(error, "code", 0)
+
+    assert (status("/ready"), status("/health")) == (200, 200)
+    child.terminate()
+    while (seen := status("/ready")) == 200:
+        time.sleep(0.01)
+    assert seen == 503 and status("/health") == 200 and status("/v1/models") == 200
+    child.join(20)
+    assert child.exitcode == 0 and status("/ready") == 0
 
 
 def talk(port, text):
