@@ -197,17 +197,6 @@ def test_a_process_ends_when_it_loses_another(victim, seconds):
         assert time.monotonic() - began < seconds
 
 
-def test_a_second_signal_to_a_pod_changes_nothing():
-    with ending(waiting(2)) as started:
-        assert started[0].stdout.readline() == "at work\n"
-        for _ in range(2):
-            for process in started:
-                process.terminate()
-        for process in started:
-            code, said = finish(process, timeout=30)
-            assert code == EXIT_CODE and "the same command goes on from there" in said and "Traceback" not in said, said
-
-
 def test_one_processs_error_ends_the_others_with_its_message():
     with ending(waiting(2, "other")) as started:
         codes, said = zip(*(finish(process, timeout=30) for process in started))

@@ -421,14 +421,12 @@ def test_rows_are_unpacked_a_few_at_a_time(tmp_path):
 
 
 def test_a_folder_of_a_data_set_is_its_train_split(tmp_path):
-    for name in ("train-00001-of-00002", "train-00000-of-00002", "test-00000-of-00001", "validation-00000-of-00001"):
-        as_parquet(tmp_path / "set" / "data" / f"{name}.parquet", [TRIPLE])
-    as_parquet(tmp_path / "set" / ".cache" / "train-00000-of-00001.parquet", [TRIPLE])
+    trained = [as_parquet(tmp_path / "set/data" / f"train-{part}-of-2.parquet", [TRIPLE]) for part in (0, 1)]
+    for name in ("data/test-0-of-1", "data/validation-0-of-1", ".cache/train-0-of-1"):
+        as_parquet(tmp_path / "set" / f"{name}.parquet", [TRIPLE])
     write(tmp_path / "set" / "README.md", "a card")
     other, lone = write(tmp_path / "x.jsonl", "{}"), as_parquet(tmp_path / "lone" / "rows.parquet", [TRIPLE])
-    trained = [tmp_path / "set" / "data" / f"train-0000{number}-of-00002.parquet" for number in (0, 1)]
-    value = f"{other},{tmp_path / 'set'},{tmp_path / 'lone'}"
-    assert labelled_format.files(value) == [other, *trained, lone]
+    assert labelled_format.files(f"{other},{tmp_path / 'set'},{tmp_path / 'lone'}") == [other, *trained, lone]
 
 
 @pytest.mark.parametrize(
