@@ -221,30 +221,19 @@ class Gate:
         return [1 / item for item in items]
 
 
-def test_calls_that_come_together_are_made_together():
+def test_calls_that_come_together_are_made_together_and_fail_alone():
     gate, sizes = Gate(), []
     batcher = Batcher(gate, most=4, waiting=10, on_batch=sizes.append)
     first = batcher.submit(1)
     while len(batcher):
         time.sleep(0.001)
-    others = [batcher.submit(item) for item in range(2, 8)]
-    others[0].cancel()
+    cancelled, *others = [batcher.submit(item) for item in (2, 3, 4, 0, 5, 6, 7)]
+    cancelled.cancel()
     gate.open.set()
-    assert first.result(5) == 1 and [other.result(5) for other in others[1:]] == [1 / item for item in range(3, 8)]
-    assert gate.batches == [[1], [3, 4, 5], [6, 7]] and sizes == [1, 3, 2]
-
-
-def test_one_call_that_fails_takes_no_other_with_it():
-    gate = Gate()
-    batcher = Batcher(gate, most=4, waiting=10)
-    blocked = batcher.submit(1)
-    while len(batcher):
-        time.sleep(0.001)
-    good, bad = batcher.submit(2), batcher.submit(0)
-    gate.open.set()
-    assert blocked.result(5) == 1 and good.result(5) == 0.5
     with pytest.raises(ZeroDivisionError):
-        bad.result(5)
+        others.pop(2).result(5)
+    assert [each.result(5) for each in (first, *others)] == [1 / item for item in (1, 3, 4, 5, 6, 7)]
+    assert gate.batches == [[1], [3, 4, 0], [3], [4], [0], [5, 6, 7]] and sizes == [1, 3, 3]
 
 
 def test_a_newer_state_takes_over_once_it_is_whole(caplog):
