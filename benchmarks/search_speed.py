@@ -163,7 +163,7 @@ def measure_approximate(
     Raises:
       UserError: ScaNN cannot be imported.
     """
-    if not scann.available():
+    if not scann.Scann().available():
         raise UserError("ScaNN cannot be imported here: there is nothing to measure")
     half = len(queries_QE) // 2
     tuning_QE, measured_QE = queries_QE[:half], queries_QE[half:]

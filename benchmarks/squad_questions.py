@@ -83,7 +83,7 @@ def place(
         held = [each for each in left if _holds(passage.text, begin, each)]
         of_document[document] = [each for each in left if each not in held]
         for text, answer in dict.fromkeys((each.text, each.answers[0]) for each in held):
-            yield Expansion(passage.id, text, None, answer)
+            yield Expansion(passage.id, text, answer)
 
 
 def _holds(text: str, begin: int, question: Question) -> bool:

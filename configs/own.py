@@ -60,7 +60,7 @@ def get_config(start: str = _MODEL) -> ConfigDict:
 
 def _published(model: str) -> ConfigDict:
     config = published.get_config(model, "own")
-    config.stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "report")
+    config.stages = ("prepare", "sets", "adopt", "encode", "index", "evaluate", "report")
     longest = min(224, config.data.document_length * 7 // 8)  # titles take the rest
     config.prepare.update(longest_passage=longest, shortest_paragraph=min(96, longest), least_passage=5)
     config.data.held_out = config.sets.sentences = 0.1

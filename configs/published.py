@@ -10,7 +10,7 @@ that read pairs, such as the exports of this program.
 To search your own documents with it, and serve them, prepare them first:
 
     python -m retrieval.main --config=published:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/docs \\
-        --config.corpus=DATA/docs --config.stages="('prepare','train','encode','index')" --config.encode.corpus=True
+        --config.corpus=DATA/docs --config.stages="('prepare','adopt','encode','index')" --config.encode.corpus=True
     python -m retrieval.main --workdir=runs/docs --stage=search --query="how do I read a zip archive"
 """
 
@@ -32,11 +32,9 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
       UserError: it is none, or a part of it is not understood here.
     """
     config = defaults()
-    config.stages = ("sets", "train", "encode", "index", "evaluate", "report")
+    config.stages = ("sets", "adopt", "encode", "index", "evaluate", "report")
     config.data.rates.pairs = 1.0
     config.data.update(held_out=0.0, lanes=8, titles="joined")
-    config.train.update(steps=0, batch_size=16)
-    config.loop.validate_every = 0
     config.prepare.update(shards=8, held_out=0.0)
     config.fuse.dense_weight = 0.5  # the default is for towers that are weaker than BM25
     config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)

@@ -6,9 +6,7 @@ the one that a work directory keeps.
 
 import ast
 import contextlib
-import difflib
 import errno
-import functools
 import re
 import runpy
 import signal
@@ -24,31 +22,21 @@ from ml_collections.config_flags.tuple_parser import TupleParser
 
 from retrieval import configs
 from retrieval.common import terminal
-from retrieval.common.errors import UserError, listed, near, unknown_name
+from retrieval.common.errors import UserError, listed, near
 from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
 from retrieval.config import experiment, fields, removed_fields, tree
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
-)
-_SCRATCH = flags.DEFINE_string(
-    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
-)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder to write to and resume from: PATH or gs://BUCKET/PATH.")
+_SCRATCH = flags.DEFINE_string("scratch", None, "Local folder of a --workdir on a store, if not below TMPDIR.")
 FOLDER = Path(configs.__path__[0])
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
 _FLAG = re.compile(r"--?(?:no)?([a-z][\w.-]*)")
 _ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
-_EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-_REMEDIES = dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
-    "name a path that is there and may be read, and a --workdir that may be written to",
-)
-
 # What `parse_flags` has made of --config and its fields.
 _config: ConfigDict | None = None
 _complete: Callable[[ConfigDict], None] | None = None  # of its file, for what depends on fields that the shell has set
@@ -66,18 +54,12 @@ def overridden() -> list[str]:
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the flags, and returns what is none. Without --config, fields are set in the work directory's config.
-
-    Raises:
-      UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
-    """
+    """Parses the flags, and returns what is none. Without --config, fields are set in the work directory's config."""
     global _config, _complete, _set_fields
-    words = _with_values(argv)
-    overrides = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
-    plain = [word for word in words if not _OVERRIDE.fullmatch(word)]
-    _refuse_twice(words)
+    _refuse_twice(argv)
+    overrides = [match for word in argv if (match := _OVERRIDE.fullmatch(word))]
     _config, _complete, _set_fields = None, None, [override[2] for override in overrides]
-    rest = _parse(plain, [word for word in words if word.startswith("-")])
+    rest = _parse([word for word in argv if not _OVERRIDE.fullmatch(word)])
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
     if _SCRATCH.value:
@@ -88,34 +70,28 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         _config = kept(artefacts.local(WORKDIR.value) if WORKDIR.value else None, overrides[0][0])
     if _config is not None:
         if overrides and "plugins" in _config:  # which the config of a study has not
-            _set_fields_of(_config, [each for each in overrides if each[2] == "plugins"])
+            _set(_config, [each for each in overrides if each[2] == "plugins"])
             _add_plugins(_config)
-        _set_fields_of(_config, overrides)
+        _set(_config, overrides)
         if _complete:
             with _errors_of_a_file(f"--config={CONFIG.value}"):
                 _complete(_config)
-            _set_fields_of(_config, overrides)  # which count more
+            _set(_config, overrides)  # which count more
     return rest
 
 
 def load_config(value: str) -> ConfigDict:
-    """The config that --config=value names.
-
-    Raises:
-      UserError: there is no such file, or it returns no config.
-    """
+    """The config that --config=value names."""
     global _complete
     name, colon, argument = expanded(value).partition(":")
-    path, flag = Path(name), f"--config={value}"
-    if not path.is_file():
+    flag = f"--config={value}"
+    if not Path(name).is_file():
         names = {Path(file).stem: file for file in reversed(list(described()))}
-        meant = [names[each] for each in near(path.stem, names)]
+        meant = [names[each] for each in near(Path(name).stem, names)]
         hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
         raise UserError(f"{flag}: no such file; {hint}known: {listed(described())}")
     with _errors_of_a_file(flag):
         names_of = runpy.run_path(name, run_name="config_file")
-        if "get_config" not in names_of:
-            raise UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
         made, _complete = names_of["get_config"](*[argument] * bool(colon)), names_of.get("complete")
     if not isinstance(made, ConfigDict) or not made:
         raise UserError(f"{flag}: get_config() returned {made!r:.50}; return a ConfigDict with all fields")
@@ -125,39 +101,39 @@ def load_config(value: str) -> ConfigDict:
 
 @contextlib.contextmanager
 def _errors_of_a_file(flag: str) -> Iterator[None]:
+    """Makes one `UserError` of whatever a config's file raises, with its line."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # whatever a file raises
-        raise UserError(f"{flag}: {_where(error)}; mend that file, or take another") from error
+    except Exception as error:
+        what = str(error).partition("\n")[0]
+        if not isinstance(error, SyntaxError | OSError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
+        raise UserError(f"{flag}: {what}; mend that file, or take another") from error
 
 
-def _set_fields_of(config: ConfigDict, overrides: Sequence[re.Match[str]]) -> None:
+def _set(config: ConfigDict, overrides: Sequence[re.Match[str]]) -> None:
+    """Sets fields as matches of `_OVERRIDE` say."""
     for override in overrides:
-        _set_field(config, override)
-
-
-def _set_field(config: ConfigDict, override: re.Match[str]) -> None:
-    """Sets a field as a match of `_OVERRIDE` says."""
-    negated, path, text = override.groups()
-    parent = value = config
-    for name in path.split("."):
-        if not isinstance(value, ConfigDict) or name not in value:
-            raise _unknown_field(config, path)
-        parent, value = value, value[name]
-    if isinstance(value, ConfigDict):
-        fields_of = listed(f"config.{path}.{name}" for name in value)
-        raise UserError(f"config.{path} is a group of fields; set one of {fields_of}")
-    if text is None:
-        if not isinstance(value, bool):
+        negated, path, text = override.groups()
+        parent = value = config
+        for name in path.split("."):
+            if not isinstance(value, ConfigDict) or name not in value:
+                raise _unknown_field(config, path)
+            parent, value = value, value[name]
+        if isinstance(value, ConfigDict):
+            fields_of = listed(f"config.{path}.{name}" for name in value)
+            raise UserError(f"config.{path} is a group of fields; set one of {fields_of}")
+        if text is None and not isinstance(value, bool):
             raise UserError(f"{override[0]} has no value: write --config.{path}=VALUE")
-        text = str(not negated)
-    try:
-        parent[path.rpartition(".")[2]] = _value(text, value)
-    except (ValueError, TypeError, KeyError, SyntaxError) as error:
-        needed = _KINDS.get(type(value), "a tuple")
-        raise UserError(f"--config.{path}={text}: {needed} is needed, such as {value!r}") from error
+        text = str(not negated) if text is None else text
+        try:
+            parent[path.rpartition(".")[2]] = _value(text, value)
+        except (ValueError, TypeError, KeyError, SyntaxError) as error:
+            needed = _KINDS.get(type(value), "a tuple")
+            raise UserError(f"--config.{path}={text}: {needed} is needed, such as {value!r}") from error
 
 
 def _value(text: str, now: Any) -> Any:
@@ -183,9 +159,7 @@ def kept(folder: Path | None, word: str) -> ConfigDict:
     from retrieval.runs.pipeline import preflight  # takes a second
 
     if not folder or not (folder / artefacts.CONFIG).exists():
-        raise UserError(
-            f"{word}: --config is missing, such as --config=configs/ict_bfs_wlp.py:local, or a --workdir that has one"
-        )
+        raise UserError(f"{word}: --config is missing, such as --config=bm25:local, or a --workdir that has one")
     return preflight.read_config(folder)
 
 
@@ -212,40 +186,27 @@ def expanded(value: str) -> str:
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
-    """Everything is a flag.
-
-    Raises:
-      UserError: there is an argument that is none.
-    """
+    """Everything is a flag."""
     if len(argv) > 1:
-        raise UserError(
-            f"unexpected argument '{argv[1]}'; stages come first, as in `retrieval search --workdir=X`, then --flags"
-        )
+        order = "stages come first, as in `retrieval search --workdir=X`, then --flags and --config.FIELD=VALUE"
+        raise UserError(f"unexpected argument '{argv[1]}'; {order}")
 
 
-def our_flags() -> Iterator[tuple[str, list[flags.Flag]]]:
-    """The flags of each of our modules."""
-    yield from ((name, of) for name, of in flags.FLAGS.flags_by_module_dict().items() if "retrieval" in name)
+def our_flags() -> list[flags.Flag]:
+    """The flags of our modules."""
+    of_modules = flags.FLAGS.flags_by_module_dict().items()
+    return [flag for name, of_module in of_modules if "retrieval" in name for flag in of_module]
 
 
-def run(
-    main: Callable[[Sequence[str]], int | None],
-    manual: Callable[[str], str] | None = None,
-    has_flags: bool = True,
-    computes: bool = False,
-) -> None:
+def run(main: Callable[[Sequence[str]], Any], manual: Callable[[str], str] | None = None, computes: bool = False):
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
       manual: what --help=WORD says, where that is more than the flags; without a word everything.
-      has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
       computes: whether it is to have large pages of memory.
     """
 
     def parse(argv: list[str]) -> list[str]:
-        if not has_flags:
-            flags.FLAGS.mark_as_parsed()
-            return argv
         rest = parse_flags(argv)
         if computes:  # after an error in the flags
             devices.restart_with_large_pages()
@@ -265,12 +226,8 @@ def run(
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or signals.received:  # what else goes wrong then is no news
             _stop(error)
-        if isinstance(error, UserError):
-            _fail(str(error))
-        if isinstance(error, OSError):
-            _fail(_explain(error))
-        if advice := devices.explained(error):
-            _fail(advice)
+        if message := _message(error):
+            _fail(message)
         if hosts.is_alone() or not isinstance(error, Exception):
             raise
         ending.leave_after(error)
@@ -290,24 +247,15 @@ def _fail(message: str) -> NoReturn:
     ending.leave(2, message)
 
 
-def _explain(error: OSError) -> str:
-    where = error.filename2 or error.filename or "a file"  # the first of two is what a copy was to be of
-    if error.errno == errno.ENOSPC:
-        return f"{where}: the disk is full; free some space and start again, what was finished is kept"
-    remedy = _REMEDIES.get(error.errno or 0, "mend that and start again, what was finished is kept")
-    return f"{where}: {error.strerror or error}; {remedy}"
-
-
-def _with_values(argv: Sequence[str]) -> list[str]:
-    """The arguments with `=` between a field and its value."""
-    words: list[str] = []
-    for word in argv:
-        before = words and _OVERRIDE.fullmatch(words[-1])
-        if before and before[3] is None and not before[1] and not word.startswith("-"):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    return words
+def _message(error: BaseException) -> str | None:
+    """What is said about an error that is the user's to mend; None of others."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = error.filename2 or error.filename or "a file"  # the first of two is what a copy was to be of
+        what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or error
+        return f"{where}: {what}; mend that, or use another path, and start again: what was finished is kept"
+    return devices.explained(error)
 
 
 def _refuse_twice(argv: Sequence[str]) -> None:
@@ -321,31 +269,18 @@ def _refuse_twice(argv: Sequence[str]) -> None:
             firsts[name] = word
 
 
-def _parse(argv: Sequence[str], flag_words: Sequence[str]) -> list[str]:
+def _parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        raise _unknown_flag(error.flagname, flag_words) from error
+        name, ours = error.flagname, sorted(flag.name for flag in our_flags())
+        meant = [*near(name, ours)[:1], *(f"config.{each}" for each in tree.declared() if each.endswith(f".{name}"))]
+        hint = f"did you mean {' or '.join(f'--{each}' for each in meant[:3])}? " if meant else ""
+        known = ", ".join(f"--{flag}" for flag in ours)
+        raise UserError(f"unknown flag '--{name}': {hint}known: {known}, and --config.FIELD=VALUE") from error
     except flags.Error as error:
         message = str(error).partition("\n")[0].removeprefix("flag ")
-        message = re.sub(r"\('Non-boolean.*", "True or False is needed", message)
-        if missing := re.match(r"Missing value for flag (\S+)", message):
-            message = f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
-        raise UserError(message) from error
-
-
-def _unknown_flag(name: str, flag_words: Sequence[str]) -> UserError:
-    """For a flag that there is not, which may have been meant for a field of the config."""
-    ours = sorted(flag.name for _, of_module in our_flags() for flag in of_module)
-    meant = near(name, ours)[:1]
-    if any(word.startswith(("--config", "-config")) for word in flag_words):
-        meant += [f"config.{field}" for field in tree.declared() if field.endswith(f".{name}")][:2]
-    if not meant:
-        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in ours])
-    return UserError(
-        f"unknown flag '--{name}': did you mean {' or '.join(f'--{flag}' for flag in meant)}? "
-        f"known: {', '.join(f'--{flag}' for flag in ours)}, and --config.FIELD for every field of the config"
-    )
+        raise UserError(re.sub(r"\('Non-boolean.*", "True or False is needed", message)) from error
 
 
 def _unknown_field(config: ConfigDict, path: str) -> UserError:
@@ -353,17 +288,7 @@ def _unknown_field(config: ConfigDict, path: str) -> UserError:
     if message := removed_fields.explained(path):
         return UserError(message)
     known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
-    alike = {each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))}
-    likeness = functools.partial(difflib.SequenceMatcher, None, path)
-    meant = sorted({*alike, *near(path, known)}, key=lambda each: -likeness(each).ratio())[:3]
+    alike = [each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))]
+    meant = list(dict.fromkeys([*near(path, known), *alike]))[:3]
     hint = f"did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else "see --help"
     return UserError(f"unknown field 'config.{path}': {hint}")
-
-
-def _where(error: Exception) -> str:
-    """What an exception says, and the line that it comes from."""
-    if isinstance(error, SyntaxError | OSError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {message} ({frame.filename}, line {frame.lineno})"

@@ -3,18 +3,19 @@
     retrieval compare runs/a runs/b
     python -m retrieval.compare runs/a runs/b
 
-The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
-is named for each run. The command writes nothing.
+A run is its work directory, PATH or gs://BUCKET/PATH. The first is what the others are compared with. Systems of one
+name are compared, or with --systems=A,B the one that is named for each run. The command writes nothing.
 """
 
-import argparse
 import re
 from collections.abc import Sequence
 
+from absl import flags
 from absl import logging as absl_logging
 
 from retrieval import cli
 
+_SYSTEMS = flags.DEFINE_string("systems", "", "The system of each run to compare, A,B; else those of one name.")
 # Not those of a name such as 'bm25 (0.9, 0.4)'.
 _COMMAS = re.compile(r",(?![^(]*\))")
 
@@ -22,26 +23,15 @@ _COMMAS = re.compile(r",(?![^(]*\))")
 def main(argv: Sequence[str]) -> None:
     """Prints the comparison as Markdown."""
     absl_logging.set_verbosity(absl_logging.WARNING)
-    arguments = _parser().parse_args(argv[1:])
     from retrieval.studies import run_comparison
 
-    comparison = run_comparison.compare(arguments.runs, [name for name in _COMMAS.split(arguments.systems) if name])
-    print("\n\n".join(run_comparison.tables(comparison)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    what, _, more = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser("retrieval compare", description=what, epilog=more.rpartition("\n\n")[2])
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a work directory, PATH or gs://BUCKET/PATH")
-    parser.add_argument(
-        "--systems", default="", metavar="A,B", help="the system of each run to test; else those of one name"
-    )
-    return parser
+    systems = [name for name in _COMMAS.split(_SYSTEMS.value) if name]
+    print("\n\n".join(run_comparison.compare(argv[1:], systems)))
 
 
 def program() -> None:
     """Runs the command."""
-    cli.run(main, has_flags=False)
+    cli.run(main, lambda word: __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,18 @@
     python -m retrieval.main search --workdir=runs/quickstart --query='how do I read a zip archive'
     python -m retrieval.main serve --workdir=runs/quickstart
 
+A published model over your own documents, hard negatives for your pairs by any embedder, finished runs side by side:
+
+    retrieval --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
+    retrieval --config=mine:hf:NAME --workdir=runs/mined --config.pairs.files=DATA/pairs.jsonl
+    retrieval compare runs/one runs/two
+
 A word before the flags is a stage: `search` is --stage=search, and `evaluate report` is --stage=evaluate,report.
 `inspect` looks at the passages and the labelled queries of a run for what may be wrong with them.
 Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
-the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
+the fields that were set. So --config can be left out for one that exists, and other fields can be set in it. A run that
+was cut off goes on with the same command. --help lists stages, experiments, formats and all fields, --help=WORD what of
+that has the word.
 """
 
 import itertools
@@ -25,18 +33,12 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, hosts, signals
 from retrieval.common.runtime.store import is_url
 
-_STAGE = flags.DEFINE_list(
-    "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
-)
+_STAGE = flags.DEFINE_list("stage", None, "Stages to run instead of the config's, such as evaluate,report.")
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 _QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
 _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
-_GRACE = flags.DEFINE_float(
-    "grace", signals.GRACE, "Seconds from SIGTERM to the end; 12 on spot machines of GKE, which give 15.", lower_bound=1
-)
-_CHECK = flags.DEFINE_bool(
-    "check", False, "Check the config, the files and the devices, and end before the first stage."
-)
+_GRACE = flags.DEFINE_float("grace", signals.GRACE, "Seconds from SIGTERM to the end; on spot machines of GKE 12.", 1)
+_CHECK = flags.DEFINE_bool("check", False, "Check config, files and devices, and end before the first stage.")
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 
@@ -52,13 +54,12 @@ def main(argv: Sequence[str]) -> None:
         hosts.connect()
     if not is_url(workdir):
         _run(workdir, Path(workdir))
-        return
-    if _STAGE.value and _only_read(_STAGE.value):
+    elif _STAGE.value and _only_read(_STAGE.value):
         copy = artefacts.copy_of(workdir)
         _run(workdir, copy.folder, copy)
-        return
-    with artefacts.opened(workdir) as copy, artefacts.logged(copy):
-        _run(workdir, copy.folder, copy)
+    else:
+        with artefacts.opened(workdir) as copy, artefacts.logged(copy):
+            _run(workdir, copy.folder, copy)
 
 
 def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) -> None:
@@ -96,14 +97,9 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError("--config is that of a study, which is a table of runs: python -m retrieval.study does them")
     if _STAGE.value == []:
         raise UserError("--stage has no value: name stages, such as --stage=evaluate,report, or leave it out")
-    listed: Any = config.get("stages", ())
-    names = _STAGE.value or listed
-    options = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
-    if options and "search" not in names:
-        stages = ", ".join(names)
-        raise UserError(
-            f"--{options[0]} is of --stage=search, and the stages here are {stages}: add that, or leave it out"
-        )
+    names: Any = _STAGE.value or config.get("stages", ())
+    if "search" not in names and (options := [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]):
+        raise UserError(f"--{options[0]} is of --stage=search, and the stages are {', '.join(names)}: leave it out")
     return names
 
 
@@ -133,12 +129,10 @@ def program() -> None:
 
         del sys.argv[1]
         compare.program()
-    elif words[:1] == ["mine"] and not any(word.startswith("--workdir") for word in sys.argv):
-        sys.exit("error: `retrieval mine` is a config: --config=mine:MODEL --config.pairs.files=PAIRS --workdir=RUN")
     elif len(sys.argv) == 1:
         from retrieval import reference
 
-        print(reference.first("python -m retrieval.main" if sys.argv[0].endswith(".py") else "retrieval"))
+        print(reference.first(__doc__ or ""))
     elif sys.argv[1:] == ["--version"]:
         print(f"retrieval {__version__}")
     else:

@@ -74,20 +74,19 @@ def do_runs(table: Mapping[str, Entry], done: set[str], after_each: Callable[[],
     _log.info("%d runs, of which %d are finished", len(table), len(table) - len(waiting))
     with tempfile.TemporaryDirectory(prefix="retrieval-compiled-") as compiled:
         for entry in waiting:
+            began, name = time.perf_counter(), entry.name
             if missing := failed.keys() & set(entry.needs):
-                failed[entry.name] = f"not started, it needs {', '.join(missing)}"
-                continue
-            began = time.perf_counter()
-            if status := _finish(_start(entry, compiled)):
-                failed[entry.name] = _why(entry.run.folder / _LOG, status)
-                _log.error("%s failed: %s", entry.name, failed[entry.name])
-                continue
-            done.add(entry.name)
-            _log.info("%s: done in %.0f s", entry.name, time.perf_counter() - began)
-            try:
-                after_each()
-            except UserError as error:  # what a run has that cannot be shown ends no other
-                _log.warning("the report could not be written: %s", error)
+                failed[name] = f"not started, it needs {', '.join(missing)}"
+            elif status := _finish(_start(entry, compiled)):
+                failed[name] = _why(entry.run.folder / _LOG, status)
+                _log.error("%s failed: %s", name, failed[name])
+            else:
+                done.add(name)
+                _log.info("%s: done in %.0f s", name, time.perf_counter() - began)
+                try:
+                    after_each()
+                except UserError as error:  # what a run has that cannot be shown ends no other
+                    _log.warning("the report could not be written: %s", error)
     return failed
 
 

@@ -7,18 +7,15 @@ import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from ml_collections import ConfigDict
 from support import packed_data
-from support.packed_data import TOY, given_of, performed
+from support.packed_data import given_of, performed
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import data, devices, encoding, outcomes, pack, search, served, step, work
+from benchmarks.accelerator import data, encoding, outcomes, search, served, step, work
 from benchmarks.accelerator.data import Pack, Pairs
 from benchmarks.worker import MissingError
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.filler import FILLER
-from retrieval.recipes.parameters import bind, parameters_of
-from retrieval.recipes.recipe import recipe_of
 
 """A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""
 
@@ -124,11 +121,6 @@ def test_works_find_numbers(packed, tmp_path, module):
         assert all(run["p50, ms"] <= run["p99, ms"] for run in found["runs"].values())
 
 
-def test_one_device_alone_shares_nothing(packed, tmp_path):
-    with pytest.raises(MissingError, match="one device alone"):
-        performed(devices, packed, tmp_path)
-
-
 def test_a_failure_is_noted_and_the_rest_goes_on(packed, tmp_path):
     given = given_of(packed, tmp_path, "search")
     given.open({})
@@ -174,22 +166,6 @@ def test_data_of_another_version_stop_the_works_that_need_them_alone(packed, tmp
     given = given_of(old, out, "search")
     work.perform(given, (each for each in search.attempts(given) if each.name == "MaxSim"), [])
     assert outcomes.read(out / "search.json")["runs"]["MaxSim"]["status"] == "done"
-
-
-def test_seeds_are_merged(tmp_path):
-    settings = {"settings": pack.SETTINGS}
-    point = {f"R@{k}": 0.1 for k in outcomes.DEPTHS} | {"step": 8}
-    runs = {
-        f"ict-s{seed}": {
-            "status": "done", "label": "ICT", "seed": seed, "card": "CPU", "points": [point | {"R@1": 0.1 * seed}],
-            "tuned": point,
-        }
-        for seed in (1, 2)
-    }  # fmt: skip
-    (tmp_path / "curves.json").write_text(json.dumps({"settings": settings, "runs": runs, "failures": {}}))
-    outcomes.write_page(tmp_path)
-    page = (tmp_path / "results.md").read_text()
-    assert "| ICT | without | 2 | 15.00 (10.00 to 20.00) | 10.00 (10.00 to 10.00) |" in page
 
 
 def test_a_machine_without_an_accelerator_and_an_unknown_card_are_named(packed, tmp_path, monkeypatch, capsys):
@@ -241,20 +217,3 @@ def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
     assert {(run["equal bits"], run["went on from step"]) for run in equal.values()} <= {("yes", "8"), ("yes", "16")}
     page = (tmp_path / "results.md").read_text()
     assert "| BoW-MLP, ICT+BFS+WLP | 0 | 8 |" in page and "| ours: L12 H768 |" in page and "CPU" in page
-
-
-def test_packed_pairs_have_the_loss_of_texts_in_rows_of_their_own(packed):
-    loaded = Pack(packed)
-    config = ConfigDict(loaded.facts["config"])
-    config.data.update(TOY["data"])
-    config.data.pack.update(query=0.0, document=0.0)
-    config.model.update(TOY["model"])
-    config.train.update(batch_size=16, chunk_size=0)
-    model = recipe_of(config).build(loaded.vocab_size)
-    objective, params = recipe_of(config).objective(bind(model)), parameters_of(model)
-    source = Pairs(loaded, TOY["rates"], 0, 16, 48)
-    losses = []
-    for is_packed in (True, False):
-        batch = {name: jax.numpy.asarray(x) for name, x in source.batch(0, 16, packed=is_packed).items()}
-        losses.append(jax.jit(objective)(params, batch, jax.random.key(0))[0])
-    np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -71,9 +71,7 @@ def test_cls_has_the_same_gradient_in_bfloat16():
 
 def test_encoder_and_decoder_logits_share_one_table():
     model = spread(Autoencoder(CONFIG, DecoderConfig(layers=1), rngs=nnx.Rngs(0)))
-    tables = [leaf for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8)]
-    assert len(tables) == 1
-    table = np.asarray(tables[0])
+    (table,) = (np.asarray(leaf) for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8))
 
     @nnx.jit
     def parts(model):

@@ -44,13 +44,10 @@ def test_both_settings_of_the_field_are_in_one_table(tmp_path, folder):
     run = make_run(tmp_path, folder, **{"index.bm25_also": (0.9, 0.4)})
     execute(run)
     assert found(run) == {"bm25": 1, "bm25 (0.9, 0.4)": 1}
-    lines = (tmp_path / "runs" / "accents" / "bm25_(0.9,_0.4).trec").read_text().splitlines()
-    queries = ["foret brulee", "cafe ferme", "the ile"]
     texts = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    scores, rows = Bm25Index.build(texts, "text", 0.9, 0.4).search(queries, 5)
-    written = [line.split() for line in lines]
-    assert [line[2] for line in written] == [f"d{row}" for row in rows[rows >= 0]]
-    assert [float(line[4]) for line in written] == pytest.approx(scores[rows >= 0].tolist())
+    scores, rows = Bm25Index.build(texts, "text", 0.9, 0.4).search(["foret brulee", "cafe ferme", "the ile"], 5)
+    lines = (tmp_path / "runs" / "accents" / "bm25_(0.9,_0.4).trec").read_text().splitlines()
+    assert [float(line.split()[4]) for line in lines] == pytest.approx(scores[rows >= 0].tolist())
     report = (tmp_path / "report.md").read_text()
     assert "| bm25 (0.9, 0.4) |" in report and "k1 0.9, b 0.4" in report and "k1 1.5, b 0.75" in report
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -30,25 +31,13 @@ def test_a_bucket_that_gcsfuse_has_mounted_is_no_work_directory(inputs, tmp_path
 
 def test_a_server_ends_its_answers_before_the_machine_does(monkeypatch):
     pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
-    waits = []
-
-    def made(config, *_):
-        waits.append(config.timeout_graceful_shutdown)
-        return Stopped()
-
-    monkeypatch.setattr(server, "_Server", made)
+    waits, stopped = [], SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr(server, "_Server", lambda config, *_: waits.append(config.timeout_graceful_shutdown) or stopped)
     for seconds in (signals.GRACE, 12):
         monkeypatch.setattr(signals, "grace", seconds)
         with server.listen("127.0.0.1", 0) as listening:
             server.run(None, listening, lambda why: None)
     assert waits == [20, 7]
-
-
-class Stopped:
-    """A server that nobody asks."""
-
-    def run(self, sockets):
-        pass
 
 
 def test_compiled_programs_are_kept_where_no_variable_says_where(tmp_path, monkeypatch):

@@ -20,26 +20,10 @@ from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
 
 WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
-CHANGES = CHEAP | {
-    "stages": ("pairs", "train"),
-    "corpus": "",
-    "data.negatives": 0,
-    "train.steps": 7,
-    "train.batch_size": 8,
-    "train.groups": 2,
-    "train.learning_rate": 1e-2,
-    "loop.log_every": 1,
-    "loop.validate_every": 0,
-    "loop.keep_checkpoints": 20,
-    "split.shards": 4,
-    "encode.shard_size": 12,
-    "mine.refresh_every": 3,
-    "mine.refresh_makes": "clusters",
-    "cluster.count": 5,
-    "cluster.iterations": 10,
-}
-RERANKER = {"recipe": "reranker", "data.negatives": 1, "train.loss": "multi_negative_nll", "train.groups": 1}
-RERANKER |= {"model.encoder": "transformer", "train.log_q": True}
+CHANGES = CHEAP | {"stages": ("pairs", "train"), "corpus": "", "data.negatives": 0, "loop.validate_every": 0}
+CHANGES |= {"train.steps": 7, "train.batch_size": 8, "train.groups": 2, "train.learning_rate": 1e-2, "split.shards": 4}
+CHANGES |= {"loop.log_every": 1, "loop.keep_checkpoints": 20, "encode.shard_size": 12, "mine.refresh_every": 3}
+CHANGES |= {"mine.refresh_makes": "clusters", "cluster.count": 5, "cluster.iterations": 10}
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +80,8 @@ def test_clusters_are_of_the_model_at_their_step(whole):
     assert [counts["step"] for counts in told] == [3, 6] and told[0]["seed"] != told[1]["seed"]
     assert not np.array_equal(arrays(whole, 1)[2], arrays(whole, 2)[2])
     lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert {line["step"]: line["refresh/clusters"] for line in lines if "refresh/inertia" in line} == {
-        4: told[0]["clusters"],
-        7: told[1]["clusters"],
-    }
+    logged = {line["step"]: line["refresh/clusters"] for line in lines if "refresh/inertia" in line}
+    assert logged == {4: told[0]["clusters"], 7: told[1]["clusters"]}
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
 
 
@@ -122,5 +104,5 @@ def test_clusters_of_other_pairs_are_refused(whole, tmp_path):
 
 def test_what_does_not_go_with_clusters_is_refused(source, inputs, tmp_path):
     run = clustered(source, inputs, tmp_path / "run", **{"data.pack.query": 0.5, "data.pack.document": 0.5})
-    with pytest.raises(UserError, match=r"pack\.query=0\.5: a packed lane keeps texts"):
+    with pytest.raises(UserError, match=r"pack\.query=0\.5: .* a packed lane keeps texts"):
         preflight.check(run, run.config.stages)

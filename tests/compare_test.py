@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_flags import forget_flags
 from support.tiny import make_config
 
-from retrieval import LOCK, compare
+from retrieval import LOCK, cli, compare
 from retrieval.api.finished_run import FinishedRun
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -27,40 +28,37 @@ def write_run(folder, dense, dataset="squad", questions=QUESTIONS, **changes):
     (folder / "config.json").write_text(config.to_json())
     values = {"bm25": {"RR": np.full(4, 0.5)}, "dense": {"RR": np.array(dense)}}
     per_query.write(per_query.path_of(folder, dataset, "test"), questions, values)
-    rows = [
-        {"system": system, "dataset": dataset, "split": "test", "metric": "RR", "value": float(of["RR"].mean())}
-        | {"queries": 4, "seconds": 1.0, "step": 3 if system == "dense" else None}
-        for system, of in values.items()
-    ]
+    row = {"dataset": dataset, "split": "test", "metric": "RR", "queries": 4, "seconds": 1.0}
+    steps = {"bm25": None, "dense": 3}
+    rows = [row | {"system": name, "value": float(values[name]["RR"].mean()), "step": steps[name]} for name in steps]
     (folder / "results.json").write_text(json.dumps(rows))
     (folder / "metrics").mkdir()
-    lines = [{"step": step, "loss": 1 / step, "validation/RR": 0.1 * step} for step in (1, 2)]
-    (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "metrics" / "train.jsonl").write_text(json.dumps({"step": 1, "loss": 1.0}) + "\n")
     return str(folder)
 
 
 @pytest.fixture
 def runs(tmp_path):
-    a = write_run(tmp_path / "a", [0.0, 0.5, 0.5, 0.0])
-    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], **{"train.steps": 9})
-    return [a, b]
+    values = {"a": [0.0, 0.5, 0.5, 0.0], "b": [1.0, 0.5, 1.0, 1.0]}
+    return [write_run(tmp_path / name, of, **{"train.steps": 4 + 5 * (name == "b")}) for name, of in values.items()]
 
 
 def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):
     c = write_run(tmp_path / "c", [0.0, 0.0, 1.0, 0.0])
-    found = run_comparison.compare([*runs, c]).differences
+    found = run_comparison.differences(run_comparison.read_runs([*runs, c]), [], "squad", "test")
     expected_RQ = np.array([[1.0, 0, 0.5, 1], [0, -0.5, 0.5, 0]])
     p_values = significance.holm([significance.randomisation(row_Q) for row_Q in expected_RQ])
-    assert [(each.run, each.system, each.over) for each in found] == [("b", "dense", "a"), ("c", "dense", "a")]
-    assert [each.difference for each in found] == expected_RQ.mean(1).tolist()
-    assert [each.p_value for each in found] == p_values
+    assert list(found) == [((f"dense of {name}", "dense of a"), "RR") for name in "bc"]
+    for (differences_Q, p_value), expected_Q, expected in zip(found.values(), expected_RQ, p_values):
+        assert differences_Q.tolist() == expected_Q.tolist() and p_value == expected
 
 
 def test_the_command_shows_tables(runs, capsys):
-    compare.main(["compare", *runs])
+    forget_flags()
+    compare.main(cli.parse_flags(["compare", *runs, "--systems=dense,dense"]))
     text = capsys.readouterr().out
-    assert "| a, b | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
-    assert "| dense of b over dense of a | 4 | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
+    assert "| a | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
+    assert "| dense of b over dense of a | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
 
 
 @pytest.mark.parametrize("name", ["results.json", "per_query/squad/test.npz"])
@@ -69,7 +67,8 @@ def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
         run = Run(preflight.read_config(folder), folder, LOCK)
         sums = files.checksums(folder, [path for path in folder.rglob("*") if path.is_file()])
         noted = {"metrics/train.jsonl": sums.pop("metrics/train.jsonl")}
-        records.write_record(run, "evaluate", {"done": True, "outputs": sums, "noted": noted, "details": {}})
+        record = {"done": True, "outputs": sums, "noted": noted, "details": {}, "seconds": 1, "peak_memory_mb": 1}
+        records.write_record(run, "evaluate", record)
     run_comparison.compare(runs)
     path = tmp_path / "b" / name
     content = path.read_bytes()
@@ -87,8 +86,8 @@ def test_what_is_shown_is_what_was_written(runs, tmp_path, name):
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     other = write_run(tmp_path / "other", [0.0, 0, 0, 0], dataset="nq")
     for places, systems, said in (
-        (runs[:1], [], "two runs or more are compared"),
-        ([runs[0], f"{runs[1]}/../a"], [], "one run is there twice"),
+        (runs[:1], [], "two or more different runs"),
+        ([runs[0], f"{runs[1]}/../a"], [], "two or more different runs"),
         ([runs[0], other], [], r"share no evaluation set \(a: squad; other: nq\)"),
         (runs, ["dense", "colbert"], "system in b"),
     ):

@@ -44,23 +44,16 @@ def test_words_of_scripts_without_spaces_are_those_of_bm25(text, pieces, expecte
     assert found == set(next(Words().of([text])))
 
 
-@pytest.fixture(scope="module")
-def readme(shared_data):
-    """What DeepCT's authors say."""
-    return (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
-
-
-def test_the_authors_example_of_weights(readme):
+def test_the_authors_example_of_weights(shared_data):
     """A passage's pieces and weights, some left out in its middle; their program drops what is below 1 unrounded."""
+    readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
     line = re.search(r"`(\[CLS\] 0\.0 .*)`", readme)[1].replace("...", "")
     fields = line.split()
     pieces, weights = fields[::2], [float(weight) for weight in fields[1::2]]
     assert term_frequencies(pieces, weights) == {"presence": 2, "lives": 2, "obliterated": 1}
 
 
-CONFIG = TransformerConfig(
-    vocab_size=20, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, dropout=0.0
-)
+CONFIG = TransformerConfig(20, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, dropout=0.0)
 RANDOM = np.random.default_rng(0)
 IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), -1).astype(np.int32)
 TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), ((IDS > 0) & (IDS % 3 > 0)).astype(np.float32)

@@ -4,8 +4,6 @@ import time
 
 import pytest
 
-from retrieval.data.corpora.articles import Dropped, Redirect
-from retrieval.data.corpora.document_format import Document
 from retrieval.data.corpora.pages import HtmlPages, MarkdownPages
 
 HTML, MARKDOWN = HtmlPages(), MarkdownPages()
@@ -61,23 +59,19 @@ def test_odd_markup_is_read_as_browsers_read_it(page, expected):
 
 
 PIECES = ["<a ", "<a b='", "<!--", "<!", "</", "<div>", "<nav>", "<title>", "<script>", "&#", "<main>"]
-PIECES += [
-    "<div role=main>",
-    "<a href='#'>#",
-    "<h1>S</h1><title> - S",
-    "<select><p>",
-    "<h1>x<br>",
-    "<a href=x>y",
-    "<",
-    "</nav>",
-]
+PIECES += ["<div role=main>", "<a href='#'>#", "<select><p>", "<h1>x<br>", "<a href=x>y", "<", "</nav>"]
 
 
 def test_time_is_linear_in_what_is_nested_or_never_closed():
     start = time.process_time()
     for piece in PIECES:
         HtmlPages().outline(piece * (60_000 // len(piece)), "a")
-    for fields in ("+++\n" + "\n" * 60_000 + "x", "+++\n" + "a." * 30_000 + "a=1", "---\n" + 'title: "\\' * 9000):
+    for fields in (
+        "+++\n" + "\n" * 60_000 + "x",
+        "+++\n" + "a." * 30_000 + "a=1",
+        "---\n" + "[" * 9000,
+        "---\ntitle: 0x" + "f" * 9000,
+    ):
         HTML.outline(f"{fields}\n{fields[:3]}\n", "a")
     assert time.process_time() - start < 8
 
@@ -86,16 +80,10 @@ def test_time_is_linear_in_what_is_nested_or_never_closed():
     ("fields", "title"),
     [
         ("+++\ntitle = 'A pump' # now\ndate = 2024-05-01\n\n[extra]\nweight = 2\n+++", "A pump"),
-        ("\ufeff+++ \n# of the site\n+++", ""),
         ("---\r\n'Title': A pump\r\ntags: [a]\r\n---", "A pump"),
-        ("---\n# of the site\n---", ""),
+        ("\ufeff--- \n# of the site\n---", ""),
         ('---\ntitle: "My: \\"page\\"" # note\n---', 'My: "page"'),
-        ("---\ntitle: 'It''s here' # note\n---", "It's here"),
-        ("---\ntitle: It's # note\n---", "It's"),
         ("---\ndate created: today\n\ntitle: null\n---", ""),
-        ("---\ntags:\n---", ""),
-        ('{\n  "title": "A pump",\n  "tags": ["a"]\n}', "A pump"),
-        ('{"draft": true}', ""),
     ],
 )
 def test_fields_before_a_page_are_no_text_of_it(fields, title):
@@ -104,14 +92,7 @@ def test_fields_before_a_page_are_no_text_of_it(fields, title):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "---\n\nIntro.\n\n---\n\nHold it.",
-        '+++\ntitle = "A pump"\n\nHold it.',
-        "+++\nWords of a page.\n+++\n\nHold it.",
-        "+++\ntitle = A pump\n+++\n\nHold it.",
-        '{"title": "A pump"} begins\n\nHold it.',
-        '{"title": "A pump",}\n\nHold it.',
-    ],
+    ["---\n\nIntro.\n\n---\n\nHold it.", '+++\ntitle = "A pump"\n\nHold it.', "+++\ntitle = A pump\n+++\n\nHold it."],
 )
 def test_what_only_begins_like_fields_is_a_text(text):
     title, blocks = shown(MARKDOWN, text)
@@ -144,12 +125,9 @@ ITEMS = "".join(f"<li><a href={n}.html>Chapter {n}</a>" for n in range(8))
     ("page", "title", "blocks"),
     [
         (OUTSIDE.format("Pumps - ", f"<h1 id=p><a href='#p'>The pump</a></h1>{TEXT}"), "The pump", 1),
-        (OUTSIDE.format("Pumps - ", TEXT), "Pumps", 1),
-        (OUTSIDE.format("", TEXT), "The Book", 1),
+        (OUTSIDE.format("Pumps - ", TEXT), "Pumps - The Book", 1),
         (f"<title>T — Site</title><div role=main><div><h1>T<a href='#t'>¶</a></h1></div>{TEXT}</div>x", "T", 1),
         (f"<title>Assert | Node v2</title><header><h1>Node v2</h1></header><h2>Assert</h2>{TEXT}", "Assert", 2),
-        (f"<title>T | Site</title><meta property=og:site_name content=Site>{TEXT}", "T", 1),
-        (f"<title>T - in two parts</title>{TEXT}", "T - in two parts", 1),
         (f"<title>KB</title><h2><div>Cost</div></h2>{TEXT}", "KB", 2),
         (f"<h1>Annual report<br>2019</h1>{TEXT}<ul>{ITEMS}</ul>", "Annual report 2019", 9),
         (f"<title>{'a - ' * 20_000}</title>{TEXT}", ("a - " * 20_000)[:-1], 1),
@@ -160,37 +138,22 @@ def test_a_title_is_the_page_s_and_not_the_site_s(page, title, blocks):
     assert (outline.title, len(outline.blocks), outline.left_out) == (title, blocks, "")
 
 
-def test_signs_that_link_to_a_heading_are_no_text_and_lists_of_links_no_page():
+def test_signs_that_link_to_a_heading_are_no_text():
     page = "<h1>T<a href='#t'>\uf0c1</a></h1><h2><a href='#u'>§</a>U</h2><p>See <a href='#n'>[1]</a> <a href=b>#</a>"
     assert shown(HTML, page) == ("T", ["## U", "See [1] #"])
-    assert HTML.outline(f"<p>All chapters:<ul>{ITEMS}</ul>", "a.html").left_out == "lists of links"
 
 
 @pytest.mark.parametrize(
-    ("id", "page", "reason", "target"),
+    ("id", "page", "reason"),
     [
-        (
-            "g/a.html",
-            "<meta http-equiv=refresh content='0; URL=../b.html#c'><a href=../b.html>b</a>",
-            "redir",
-            "b.html",
-        ),
-        ("a.html", "<meta http-equiv=refresh content='5; url=b.html'><p>" + "word " * 80, "", None),
-        ("a.html", f"<meta http-equiv=refresh content='5; url=a.html'>{TEXT}", "", None),
-        ("docs/print.html", f"<meta name=robots content='noindex'>{TEXT}", "pages to print", None),
-        ("a.html", f"<meta name=robots content='noindex'>{TEXT}", "", None),
+        ("g/a.html", "<meta http-equiv=refresh content='0; URL=../b.html#c'><a href=../b.html>b</a>", "redirects to"),
+        ("a.html", "<meta http-equiv=refresh content='5; url=b.html'><p>" + "word " * 80, ""),
+        ("a.html", f"<meta http-equiv=refresh content='5'>{TEXT}", ""),
+        ("docs/print.html", f"<meta name=robots content='noindex'>{TEXT}", "pages to print"),
+        ("a.html", f"<meta name=robots content='noindex'>{TEXT}", ""),
+        ("a.html", f"<p>All chapters:<ul>{ITEMS}</ul>", "lists of links"),
     ],
 )
-def test_what_is_no_page_to_read_is_no_document(id, page, reason, target):
+def test_what_is_no_page_to_read_is_no_document(id, page, reason):
     outline = HTML.outline(page, id)
-    assert outline.left_out.startswith(reason) and bool(outline.left_out) == bool(reason) and outline.moved_to == target
-    assert bool(outline.blocks) == (not reason)
-
-
-def test_links_to_a_redirect_are_links_to_where_it_leads():
-    page = "<meta http-equiv=refresh content='0; url=../b.html'><p>x"
-    assert list(HTML.parse(Document("old/a.html", "a", page, HTML))) == [
-        Redirect("old/a.html", "b.html"),
-        Redirect("old/a", "b.html"),
-        Dropped("old/a.html", "redirects to other pages"),
-    ]
+    assert outline.left_out.startswith(reason) and bool(outline.left_out) == bool(reason) == (not outline.blocks)

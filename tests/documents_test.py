@@ -9,8 +9,6 @@ from support import tiny, toy_corpus
 from support.refreshed_runs import open_questions
 from support.tiny import execute
 
-from retrieval.data.labelled import labelled_format
-from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
@@ -64,23 +62,18 @@ def inputs(tmp_path_factory):
     write(folder / "msmarco-docs.tsv.gz", "".join(map(document, range(DOCUMENTS))))
     asked = "".join(f"{9000 + i}\twhat does the {toy_corpus.title(i)} eat\n" for i in range(DOCUMENTS))
     write(folder / "msmarco-doctrain-queries.tsv", asked)
-    write(
-        folder / "msmarco-doctrain-qrels.tsv.gz",
-        "".join(f"{9000 + i} 0 D{i} 1\n{9000 + i} 0 D{(i + 1) % DOCUMENTS} 1\n" for i in range(DOCUMENTS)),
-    )
+    relevant = (f"{9000 + i} 0 D{(i + j) % DOCUMENTS} 1\n" for i in range(DOCUMENTS) for j in range(2))
+    write(folder / "msmarco-doctrain-qrels.tsv.gz", "".join(relevant))
     write(folder / "ids.tsv", "".join(f"{9000 + i}\tD{i}\tD{(i + 5) % DOCUMENTS}\n" for i in range(DOCUMENTS)))
-    write(
-        folder / "dl.qrels", "".join(f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
-    )
+    judged = (f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
+    write(folder / "dl.qrels", "".join(judged))
     return folder
 
 
 def make_run(folder, inputs, **changes):
     names = ("msmarco-docs.tsv.gz", "msmarco-doctrain-queries.tsv", "msmarco-doctrain-qrels.tsv.gz")
-    sets = {
-        "sets.msmarco": ",".join(str(inputs / name) for name in names),
-        "sets.trec": ",".join(str(inputs / name) for name in (*names[:2], "dl.qrels")),
-    }
+    of_sets = {"sets.msmarco": names, "sets.trec": (*names[:2], "dl.qrels")}
+    sets = {field: ",".join(str(inputs / name) for name in own) for field, own in of_sets.items()}
     config = tiny.make_config("dpr_mined", **CHANGES | sets | changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
 
@@ -108,19 +101,6 @@ def test_a_document_has_its_url_before_its_title(inputs):
     assert (second.id, second.title) == ("D1", f"https://zoo/1 {name}")
 
 
-def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
-    files = (str(inputs / name) for name in ("msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
-    settings = labelled_format.Settings("", *files)
-    form = labelled_format.format_of(inputs / "ids.tsv", settings)
-    assert form.name == "id_triples"
-    found = list(form.read(inputs / "ids.tsv", labelled_format.Reading(settings, tmp_path, 9, Counts())))
-    texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
-    assert len(found) == DOCUMENTS
-    for query, (positive,), (negative,), *_ in found:
-        assert positive == texts[positive.id] and negative == texts[negative.id]
-        assert query.endswith(f"{toy_corpus.title(int(positive.id[1:]))} eat")
-
-
 def read_embeddings(run, name, system="trained"):
     """The windows of each candidate, and the queries."""
     windows, ids = encoding.load(run.embeddings(name, system), "candidates")
@@ -140,7 +120,7 @@ def test_a_documents_score_is_that_of_its_best_window(finished, name):
     windows, _, asked = read_embeddings(finished, name)
     assert set(map(len, windows)) >= {1, 3, 4}
     scores_QN = best_windows(finished, name)
-    systems = ["dense", *(["dense_(ScaNN)"] if scann.available() else []), "untrained"]
+    systems = ["dense", *(["dense_(ScaNN)"] if scann.Scann().available() else []), "untrained"]
     for system in systems:
         if system == "untrained":
             scores_QN = best_windows(finished, name, "untrained")

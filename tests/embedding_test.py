@@ -1,13 +1,16 @@
-"""`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again."""
+"""`--config=embedding`: an embedder of today that a flag names, trained on pairs from one line, and exported again.
+
+`--config=distill`: what it takes from student and teacher.
+"""
 
 import json
-import logging
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import embedder_folders
 from support.command_flags import forget_flags
+from support.exported import work_directory
 
 import retrieval
 from configs.embedders import embedder
@@ -59,19 +62,10 @@ def trained(request, folder, tmp_path_factory):
     pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n} was seen"]} for n in range(60)]
     for name, part in (("pairs", pairs[:40]), ("test", pairs[40:])):
         files.write_text(place / f"{name}.jsonl", "".join(json.dumps(pair) + "\n" for pair in part))
-    config = start(
-        folder,
-        f"--config.pairs.files={place / 'pairs.jsonl'}",
-        f"--config.sets.labelled={place / 'test.jsonl'}",
-        "--config.train.steps=4",
-        "--config.train.minutes=0",
-        "--config.train.batch_size=8",
-        "--config.train.learning_rate=1e-2",
-        f"--config.train.lora.rank={request.param}",
-        "--config.loop.validate_every=2",
-        "--config.loop.best=Success@1",
-        "--config.index.dense=exact",
-    )
+    changes = {"pairs.files": place / "pairs.jsonl", "sets.labelled": place / "test.jsonl", "train.steps": 4}
+    changes |= {"train.minutes": 0, "train.batch_size": 8, "train.learning_rate": 1e-2, "index.dense": "exact"}
+    changes |= {"train.lora.rank": request.param, "loop.validate_every": 2, "loop.best": "Success@1"}
+    config = start(folder, *(f"--config.{name}={value}" for name, value in changes.items()))
     run = Run(config, place / "run", REPOSITORY / "requirements.lock")
     preflight.check(run, config.stages)
     runner.open_run(run)
@@ -81,7 +75,7 @@ def trained(request, folder, tmp_path_factory):
 
 
 def test_one_line_trains_an_embedder_of_today(trained):
-    systems = {row["system"] for row in json.loads((trained.folder / "results.json").read_text())}
+    systems = {row["system"] for row in files.read_json(trained.folder / "results.json")}
     assert systems == {"bm25", "start", "dense", "hybrid"}
     assert "\n| dense over start |" in (trained.folder / "report.md").read_text()
 
@@ -91,12 +85,10 @@ def test_what_is_exported_is_the_model_of_the_run(trained, folder, family):
     for encode in ("encode_queries", "encode_documents"):
         ours, theirs, before = (getattr(model, encode)(TEXTS) for model in (run, export, retrieval.load(folder)))
         assert np.allclose(ours, theirs, atol=1e-6) and not np.allclose(ours, before, atol=1e-3)
-    written, published = (
-        json.loads((place / "config.json").read_text()) for place in (trained.folder / "export", folder)
-    )
+    written, published = (files.read_json(place / "config.json") for place in (trained.folder / "export", folder))
     kept = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     assert [written[key] for key in kept] == [published[key] for key in kept]
-    settings = json.loads((trained.folder / "export" / "config_sentence_transformers.json").read_text())
+    settings = files.read_json(trained.folder / "export" / "config_sentence_transformers.json")
     assert settings["prompts"]["query"] == {"qwen3": TASK, "modernbert": "search_query: "}[family]
 
 
@@ -126,13 +118,9 @@ def test_settings_are_recommended_by_name_and_flags_count_more(folder, family):
     assert (config.train.temperature, config.model.pooling) == (0.5, "cls")
 
 
-def test_adapters_have_a_rate_of_their_own(folder, family):
-    assert (
-        start(folder, "--config.train.lora.rank=2").train.learning_rate == {"qwen3": 1e-4, "modernbert": 5e-4}[family]
-    )
-
-
-def test_the_model_as_argument_is_the_same(folder):
+def test_adapters_have_a_rate_of_their_own_and_the_model_may_be_an_argument(folder, family):
+    rate = {"qwen3": 1e-4, "modernbert": 5e-4}[family]
+    assert start(folder, "--config.train.lora.rank=2").train.learning_rate == rate
     assert parsed(config=f"fine_tune:{folder}").to_dict() == start(folder, config="embedding").to_dict()
 
 
@@ -146,31 +134,15 @@ def test_prompts_of_the_folder_come_first(tmp_path):
     ("model", "family", "expected"),
     [
         ("hf:Qwen/Qwen3-Embedding-0.6B@main", "qwen3", (TASK, "", 0.01, 6e-6, 1e-4)),
-        ("hf:Qwen/Qwen3-0.6B", "qwen3", ("", "", 0.01, 6e-6, 1e-4)),
         ("google/embeddinggemma-300m", "gemma3_text", ("task: search result | query: ", "title: none | text: ")),
         ("hf:intfloat/multilingual-e5-small", "bert", ("query: ", "passage: ", 0.01)),
         ("hf:intfloat/e5-mistral-7b-instruct", "mistral", (f"{TASK} ", "", 0.02)),
-        ("hf:intfloat/multilingual-e5-large-instruct", "roberta", (f"{TASK} ", "", 0.01)),
-        ("hf:sentence-transformers/gtr-t5-base", "t5", ("", "", 0.01)),
         ("hf:BAAI/bge-small-en-v1.5", "bert", ("Represent this sentence for searching relevant passages: ", "", 0.02)),
-        ("hf:BAAI/bge-m3", "roberta", ("", "", 0.02)),
-        ("DATA/qwen3-embedding/all-MiniLM-L6-v2", "bert", ("", "", 0.05, 5e-5)),
         ("hf:me/e50-lamp5", "bert", ("", "", 0.05, 5e-5)),
     ],
 )
 def test_names_of_published_models(model, family, expected):
     assert embedder(model, family)[: len(expected)] == expected
-
-
-def test_a_folder_without_modules_is_pooled_by_its_kind(folder, family, tmp_path, caplog):
-    with caplog.at_level(logging.INFO):
-        bare = MAKERS[family](tmp_path / NAMES[family])
-        embedder_folders.without_modules(bare)
-        model, whole = retrieval.load(bare), retrieval.load(folder)
-    said = {"qwen3": "pooled by last, as a qwen3", "modernbert": "pooled by mean, as a modernbert"}
-    assert said[family] in caplog.text
-    assert np.allclose(model.encode_documents(TEXTS), whole.encode_documents(TEXTS), atol=1e-6)
-    assert start(bare).model.pooling == start(folder).model.pooling
 
 
 @pytest.mark.parametrize(
@@ -190,14 +162,56 @@ def test_mistakes_are_one_sentence(folder, tmp_path, flags, message):
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_size_is_an_error():
-    with pytest.raises(UserError, match="unknown size of a config 'lokal': did you mean local"):
-        parsed(config="embedding:lokal")
-
-
 def test_a_cross_encoder_is_no_embedder(tmp_path):
     model = embedder_folders.without_modules(embedder_folders.qwen3(tmp_path / "reranker"))
     tensors = embedder_folders.load_file(model / "model.safetensors")
     embedder_folders.save_file(tensors | {"score.weight": np.ones((1, 16), np.float32)}, model / "model.safetensors")
     with pytest.raises(UserError, match="reranker: it has a classifier, and makes no embeddings"):
         start(model)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    return embedder_folders.modernbert(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """Its name tells its temperature, 0.01."""
+    return embedder_folders.qwen3(tmp_path_factory.mktemp("models") / "Qwen3-Embedding-0.6B")
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory):
+    """The config is enough to tell what it is."""
+    folder = tmp_path_factory.mktemp("models") / "judge"
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    files.write_json(folder / "config.json", config)
+    return folder
+
+
+def config_of(student, teacher, *flags, divided="toy"):
+    values = {"train.init_from": student, "teacher.model": teacher, "split.set": divided}
+    own = [f"--config.{name}={of}" for name, of in values.items()]
+    return parsed(*own, *flags, config="distill:local")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_the_teachers_temperature_is_its_own(student, teacher, cross_encoder, tmp_path):
+    def temperature(*teachers):
+        return config_of(student, ",".join(map(str, teachers))).train.teacher_temperature
+
+    trained = work_directory(tmp_path / "run", **{"train.temperature": 0.07})
+    assert temperature(cross_encoder) == 1 and temperature(teacher) == 0.01 and temperature(trained.folder) == 0.07
+    assert temperature(teacher, cross_encoder) == 0.1
+    assert config_of(student, teacher, "--config.train.teacher_temperature=0.3").train.teacher_temperature == 0.3
+
+
+def test_files_in_place_of_a_set_have_their_negatives(student, teacher):
+    config = config_of(student, teacher, "--config.pairs.files=x.jsonl", divided="")
+    assert "mine" not in config.stages and config.stages[:2] == ("sets", "teacher")
+
+
+def test_a_missing_teacher_is_named(student):
+    with pytest.raises(UserError, match=r"--config=distill learns from a model: add --config\.teacher\.model="):
+        config_of(student, "")

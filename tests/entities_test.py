@@ -20,8 +20,6 @@ def test_endless_numbers(text, expected):
     assert unescape(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "&amp;&lt", "&#233;&#xe9;", "&#0000000000065;", "&#2;&#55296;&#1114112;", "&x;&#;"]
-)
+@pytest.mark.parametrize("text", ["", "a", "&amp;&lt", "&#233;&#xe9;", "&#00065;", "&#2;&#55296;&#1114112;", "&x;&#;"])
 def test_the_rest_is_that_of_the_standard_library(text):
     assert unescape(text) == html.unescape(text)

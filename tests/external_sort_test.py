@@ -17,11 +17,3 @@ def test_sorts_as_python_does_and_keeps_what_is_equal(tmp_path, memory):
             sorter.add(record)
         assert list(sorter) == sorted(records)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_holds_no_more_than_it_may(tmp_path):
-    with Sorter(tmp_path, memory=10_000) as sorter:
-        for number in range(1000):
-            sorter.add((number, b"x" * 1000))
-            assert len(sorter._held) <= 10
-        assert len(list(sorter)) == 1000

@@ -37,7 +37,7 @@ def test_a_field_is_declared_once():
         ({"seed": 0}, "config.train.adam.beta is missing"),
         ({"train": {"loss": "triple"}}, r"unknown loss in config.train.loss 'triple': did you mean triplet\?"),
         ({"pairs": {"files": "caf\udce9"}}, r"config.pairs.files=caf\\udce9: this is not UTF-8, or has half"),
-        ({"train": {"loss": 3}}, "config.train.loss=3: a text is needed"),
+        ({"train": {"loss": 3}}, "config.train.loss=3: a text, one of triplet, is needed"),
     ],
 )
 def test_an_unfit_value_is_named_with_its_need(values, message):

@@ -123,7 +123,6 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
         files.read_json,
         lambda path: list(text_files.lines(path)),
         text_files.whole,
-        text_files.is_plain,
         lambda path: source_paths.existing([path]),
         lambda path: source_paths.checked("config.pairs.files", [str(path)], None),
     ]

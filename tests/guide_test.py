@@ -84,7 +84,7 @@ def test_the_log_counts_what_is_left_out(trained):
 def test_each_text_is_embedded_once_and_a_killed_stage_goes_on(root, tmp_path, monkeypatch, trained):
     monkeypatch.setattr(guided_pairs, "_SHARD", 25)
     run = of(root, tmp_path / "run", root / "embedder")
-    embed, seen = guided_pairs.guide.Guide.documents, []
+    embed, seen = guided_pairs.guide.TextEmbedder.documents, []
 
     def documents(self, given):
         seen.extend(text.text for text in given)
@@ -92,7 +92,7 @@ def test_each_text_is_embedded_once_and_a_killed_stage_goes_on(root, tmp_path, m
             raise KeyboardInterrupt
         return embed(self, given)
 
-    monkeypatch.setattr(guided_pairs.guide.Guide, "documents", documents)
+    monkeypatch.setattr(guided_pairs.guide.TextEmbedder, "documents", documents)
     with pytest.raises(KeyboardInterrupt):
         execute(run, "pairs")
     parts = sorted(path.name for path in (run.pairs / "guide").glob("*.npy"))

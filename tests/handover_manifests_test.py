@@ -24,15 +24,12 @@ def check_job_set(job_set):
         kubernetes_validate.validate(job, "1.37", strict=True)
 
 
-def test_a_job_set():
+def test_a_job_set_and_a_deployment():
     (job_set,) = documents("jobset.yaml")
     check_job_set(job_set)
     job_set["spec"]["failurePolicy"]["maxRestart"] = job_set["spec"]["failurePolicy"].pop("maxRestarts")
     with pytest.raises(jsonschema.ValidationError, match="'maxRestart' was unexpected"):
         check_job_set(job_set)
-
-
-def test_a_deployment_and_its_service():
     for document in documents("serve_deployment.yaml"):
         kubernetes_validate.validate(document, "1.37", strict=True)
 

@@ -76,13 +76,10 @@ def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path):
     theirs_QE = embed(query_model, query_tokens(run.config, vocabulary, QUERIES), 2)
     assert np.abs(theirs_QE - queries_QE).max() < 1e-5
     assert top_ten(theirs_QE @ theirs_NE.T) == top_ten(queries_QE @ documents_NE.T)
-    record, check = files.read_json(folder / "onnx" / "config.json"), np.load(folder / "onnx" / "check.npz")
+    record = files.read_json(folder / "onnx" / "config.json")
     assert record["dimensions"] == documents_NE.shape[1] and record["normalized"]
-    given = {each: check[f"{names[1]}.{each}"] for each in INPUTS}
-    assert given["input_ids"].shape[0] == 8
-    states = document_model.run(None, given)
-    assert np.abs(states[0] - check[f"{names[1]}.sentence_embedding"]).max() < 1e-5
-    assert states[1].shape == (*given["input_ids"].shape, run.config.model.hidden_size)
+    given = dict(zip(INPUTS, (x.astype(np.int64) for x in arrays(rows[:8]))))
+    assert document_model.run(None, given)[1].shape == (*given["input_ids"].shape, run.config.model.hidden_size)
     if name == "untied":
         assert record["towers"]["query.onnx"] == {"query": {"prefix": "the fox: ", "length": 16}}
 

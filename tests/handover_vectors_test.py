@@ -51,59 +51,6 @@ def test_duckdb(tmp_path):
     assert base.execute(sql, [parts]).fetchone()[0] == len(wanted) > 10
 
 
-def test_lancedb(tmp_path):
-    lancedb, parquet = package("lancedb"), package("pyarrow.parquet")
-    vectors, path, parts = table_of(tmp_path, columns=("lang",))
-    block = block_of(vectors)
-    table = lancedb.connect(tmp_path / "lance").create_table("passages", parquet.read_table(parts))
-    found = table.to_arrow()
-    stored = found["vector"].combine_chunks().flatten().to_numpy()
-    assert found["id"].to_pylist() == block.ids and stored.tobytes() == block.vectors.tobytes()
-
-    def search(vector):
-        hits = table.search(np.array(vector, np.float32)).distance_type("dot").limit(10)
-        return [hit["id"] for hit in hits.to_list()]
-
-    assert_same_hits(vectors, path, search)
-    table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(parquet.read_table(parts))
-    assert table.count_rows() == ROWS and table.count_rows("lang = 'de'") > 10
-
-
-def test_datasets(tmp_path):
-    datasets = package("datasets")
-    vectors, _, parts = table_of(tmp_path)
-    block = block_of(vectors)
-    rows = list(datasets.load_dataset("parquet", data_files=parts, split="train", streaming=True))
-    assert [row["id"] for row in rows] == block.ids and [row["title"] for row in rows] == block.titles
-    assert np.array([row["vector"] for row in rows], np.float32).tobytes() == block.vectors.tobytes()
-
-
-def test_milvus(tmp_path):
-    pymilvus, parquet = package("pymilvus"), package("pyarrow.parquet")
-    package("milvus_lite")
-    vectors, path, parts = table_of(tmp_path)
-    block, client = block_of(vectors), pymilvus.MilvusClient(str(tmp_path / "milvus.db"))
-    schema = client.create_schema(enable_dynamic_field=True)
-    schema.add_field("id", pymilvus.DataType.VARCHAR, is_primary=True, max_length=2048)
-    schema.add_field("vector", pymilvus.DataType.FLOAT_VECTOR, dim=DIMENSION)
-    index = client.prepare_index_params()
-    index.add_index("vector", index_type="FLAT", metric_type="IP")
-    client.create_collection("passages", schema=schema, index_params=index)
-    client.insert("passages", parquet.read_table(parts).to_pylist())
-
-    def search(vector):
-        (hits,) = client.search("passages", data=[vector], limit=10)
-        return [hit["id"] for hit in hits]
-
-    assert_same_hits(vectors, path, search)
-    stored = client.query("passages", filter="", limit=ROWS, output_fields=["id", "vector", "text"])
-    found = {row["id"]: row for row in stored}
-    assert found.keys() == set(block.ids)
-    for id, vector, text in zip(block.ids, block.vectors, block.texts):
-        assert np.array(found[id]["vector"], np.float32).tobytes() == vector.tobytes() and found[id]["text"] == text
-    client.close()
-
-
 def test_faiss(tmp_path):
     faiss = package("faiss")
     vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, breaks=False)

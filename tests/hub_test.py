@@ -135,7 +135,7 @@ def trained(tmp_path_factory):
 
 def test_an_export_is_pushed_and_loaded_again(served, trained, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "good")
-    stage.check_hub(trained)
+    stage.check(trained)
     folder = exported.export(trained)
     pushed = served.pushed["me/towers"]
     assert pushed["private"] and pushed["files"] == {
@@ -151,4 +151,4 @@ def test_nobody_who_is_not_logged_in_pushes(served, trained, monkeypatch, token,
     monkeypatch.setenv("HF_TOKEN", token)
     trained.config.export.license = token or "mit"  # so that it is to be made anew
     with pytest.raises(UserError, match=f"hf:me/towers: {message}"):
-        stage.check_hub(trained)
+        stage.check(trained)

@@ -1,31 +1,25 @@
 """The stage `index`: what it builds, and what a killed one goes on with."""
 
-import dataclasses
-import functools
 import importlib
 import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support.tiny import execute
 
-from retrieval.api import own_search
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.work_directory import Asked
 from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import CORPUS, TRAINED, open_collection
 from retrieval.search import encoding, index_shards, scann
 from retrieval.search.bm25 import Bm25Kind
-from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
+from retrieval.search.index_kind import EXACT, INDEXES, register
 from retrieval.search.scann import Scann
-from retrieval.stages import index, mine, search
+from retrieval.stages import index
 
-needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+needs_scann = pytest.mark.skipif(not scann.Scann().available(), reason="ScaNN cannot be imported here")
 
 RNG = np.random.default_rng(0)
 
@@ -67,18 +61,6 @@ def dense_index(run, name):
     collection = open_collection(run, name)
     kind = indexes.dense_kind_there(collection)
     return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config))
-
-
-def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
-    index.index(run)
-    collection, options = open_collection(run, "tiny"), functools.partial(indexes.options_of, config=run.config)
-    vectors, _ = encoding.load(run.embeddings("tiny", TRAINED), "queries")
-    found = {}
-    for weight in (0.0, 1.0):
-        opened = indexes.open_all(collection, ("bm25",), options, lambda queries: vectors[:1], 40, weight=weight)
-        found[weight] = opened.search(["some words"], 5)
-    assert found[1.0]["hybrid"][1].tolist() == found[1.0]["dense"][1].tolist()
-    assert found[0.0]["hybrid"][1].tolist() == found[0.0]["bm25"][1].tolist() != found[1.0]["hybrid"][1].tolist()
 
 
 @needs_scann
@@ -140,52 +122,6 @@ def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
     assert index.needs(tuple(stages.split())) == needs
 
 
-class Reversed:
-    """Exact search whose rows are saved last first."""
-
-    def __init__(self, embeddings):
-        self._embeddings, self.description = embeddings, "reversed"
-
-    def __len__(self):
-        return len(self._embeddings)
-
-    def save(self, folder):
-        folder.mkdir(parents=True)
-        np.save(folder / "rows.npy", self._embeddings[::-1])
-
-    def search(self, queries, k):
-        return ExactIndex(self._embeddings).search(queries, k)
-
-
-class Plugin(IndexKind):
-    """A kind of index from outside, with an option of its own."""
-
-    name, title, system = "reversed", "Reversed", "dense (reversed)"
-    options = ("encode.windows",)
-
-    def build(self, contents, options):
-        assert options == {"encode.windows": 7}
-        return Reversed(contents)
-
-    def load(self, folder):
-        return Reversed(np.load(folder / "rows.npy")[::-1])
-
-
-def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch, own_table):
-    own_table(INDEXES)
-    assert "reversed" not in DENSE
-    register(Plugin)
-    run.config.index.dense, run.config.mine.system, run.config.encode.windows = "reversed", "reversed", 7
-    assert "reversed" in DENSE and mine.needs(run.config.mine.system) == ("train", "encode", "index")
-    assert index.index(run)["large, dense"] == "reversed"
-    assert [kind.name for kind in indexes.dense_kinds_of(open_collection(run, "large"))] == ["reversed"]
-    queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
-    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}).search(queries, 5)
-    np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
-    monkeypatch.setattr(Plugin, "available", lambda self: False)
-    assert not indexes.dense_kinds_of(open_collection(run, "large"))
-
-
 class Ids(Bm25Kind):
     """BM25 over ids."""
 
@@ -193,29 +129,6 @@ class Ids(Bm25Kind):
 
     def text(self, passage):
         return f"number{passage.id}"
-
-
-def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, own_table, capsys):
-    """Beside BM25, and merged with the dense index where it is the first one."""
-    own_table(INDEXES)
-    register(Ids)
-    run.config.index.dense, run.config.index.words = "exact", ("ids", "bm25")
-    run.config.mine.system = "ids"
-    assert mine.needs(run.config.mine.system) == ("index",)
-    built = index.index(run)
-    assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
-    towers = SimpleNamespace(encode_queries=lambda queries: np.ones((len(queries), 8), np.float32), check_embeddings=id)
-    towers.towers = towers
-    monkeypatch.setattr(own_search, "of_run", lambda run: towers)
-    search.search(dataclasses.replace(run, asked=Asked("number77 or number99")))
-    said = capsys.readouterr().out.split("\n\n")[-4:]
-    dense, ids, bm25, merged = (part.strip().splitlines() for part in said)
-    assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "hybrid"]
-    assert "[77]" in ids[1] and ids[3].split()[-1] == "99" and len(ids) == 4  # of one text
-    assert bm25[1:] == ["  nothing: no passage matches the query"]
-    assert "[77]" in merged[1]
-    asked = mine.open_search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {})
-    assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 
 def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, own_table):

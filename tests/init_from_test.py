@@ -1,6 +1,5 @@
 """A run that starts from BERT's weights: which parameters get them, and what is refused before it begins."""
 
-import json
 import re
 import shutil
 
@@ -94,7 +93,7 @@ def test_a_masked_language_model_gets_the_head_too(tmp_path, bert, source):
     assert same(parameters(model.encoder), expected(bert, model.encoder))
 
 
-def test_roberta_and_xlm_r_with_tokens_of_their_own(tmp_path):
+def test_roberta_with_tokens_of_its_own(tmp_path):
     """The rows of the embeddings are in the order of the folder, in which padding is not the first token."""
     folder = shutil.copytree(GOLDEN / "roberta", tmp_path / "roberta")
     special = ["<s>", "<pad>", "</s>", "<unk>", *map(chr, range(65, 110)), "<mask>"]
@@ -103,30 +102,17 @@ def test_roberta_and_xlm_r_with_tokens_of_their_own(tmp_path):
     splitter = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     config = {"version": "1.0", "model": pairs, "pre_tokenizer": splitter, "post_processor": ends}
     write_json(folder / "tokenizer.json", config)
-    _rows_follow_their_tokens(tmp_path / "byte pairs", folder)
-    pieces = [[token, -1.0] for token in special]
-    model = {"type": "Unigram", "unk_id": 3, "vocab": pieces, "byte_fallback": False}
-    splitter = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
-    write_json(folder / "tokenizer.json", config | {"model": model, "pre_tokenizer": splitter})
-    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | {"model_type": "xlm-roberta"})
-    _rows_follow_their_tokens(tmp_path / "pieces", folder)
-
-
-def _rows_follow_their_tokens(place, folder):
-    run = make_run(place, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
+    run = make_run(tmp_path, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
     table = np.asarray(started(run).query_tower.encoder.token_embedding.embedding[...])
     theirs = EncoderFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, theirs)
-
-
-REMEDY = "set --config.vocab={bert}, in a --workdir of its own"
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"model.hidden_size": 32, "model.mlp_size": 12}, "--config.model.hidden_size=16 --config.model.mlp_size=24"),
-        ({"vocab": "{other}"}, "trained with another vocabulary than {other}: " + REMEDY),
+        ({"vocab": "{other}"}, "trained with another vocabulary than {other}: set --config.vocab={bert}, in a"),
         ({"train.init_from": "{bert},{bert}", "model.tied": True}, "name one, or set config.model.tied=False"),
     ],
 )
@@ -152,20 +138,12 @@ def test_an_untied_output_layer_is_refused(tmp_path, bert):
         started(make_run(tmp_path, bert, source=mlm))
 
 
-KINDS = {
-    "towers": {"data.rates.ict": 1.0},
-    "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
-    "autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
-    "deepct": {"recipe": "deepct"},
-    "late": {"recipe": "late_interaction", "train.loss": "maxsim_softmax"},
-    "reader": {"recipe": "reader", "train.loss": "span_likelihood"},
-    "reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1},
-    "seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False},
-}
-
-
-def of_length(kind, length, folder):
-    return make_run(folder, "start", **KINDS[kind] | {"data.document_length": length})
+KINDS = {"towers": {"data.rates.ict": 1.0}, "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0}}
+KINDS |= {"autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0}}
+KINDS |= {"deepct": {"recipe": "deepct"}, "late": {"recipe": "late_interaction", "train.loss": "maxsim_softmax"}}
+KINDS |= {"reader": {"recipe": "reader", "train.loss": "span_likelihood"}}
+KINDS |= {"reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1}}
+KINDS |= {"seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False}}
 
 
 def encoders(model):
@@ -184,8 +162,8 @@ def encoders(model):
 )
 def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatch, start, kind):
     """And gives of such texts what the model gives that it starts from, whatever either is trained for."""
-    longer, run = of_length(start, 32, tmp_path).config, of_length(kind, 16, tmp_path)
-    longer.seed = 1
+    longer = make_run(tmp_path, "start", **KINDS[start], **{"data.document_length": 32, "seed": 1}).config
+    run = make_run(tmp_path, "start", **KINDS[kind], **{"data.document_length": 16})
     trained = build_model(longer, 50)
     monkeypatch.setattr(trained_run, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
@@ -193,9 +171,8 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     trained_run.check_sizes(run.config, longer)
     model = build_model(run.config, 50)
     initial_parameters.start_of(run.config).init(model, run.config, 50)
-    text = Text.from_ids(
-        jax.numpy.asarray([[2, *range(5, 18), 3, -1], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
-    )
+    ids = jax.numpy.asarray([[2, *range(5, 18), 3, -1], [2, *range(9, 23), 3]])
+    text = Text.from_ids(ids, jax.numpy.zeros((2, 16), int))
     given = encoders(trained) if start == kind else 2 * encoders(trained)[-1:]  # of two towers, the documents'
     for ours, theirs in zip(encoders(model), given):
         assert ours.position_embedding.embedding.shape == (16, 16)

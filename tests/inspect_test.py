@@ -10,13 +10,11 @@ from support.tiny import execute
 
 from retrieval.data.corpora import corpus_kind
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.runs.fitting import data_warnings
 from retrieval.runs.pipeline.run import Run
-from retrieval.stages.inspect import SeenQueries
 
 WORDS = [f"word{number}" for number in range(60)]
 TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"
@@ -43,16 +41,9 @@ def labelled(tmp_path_factory):
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     test = [{"query": "where is the owl", "positives": [TEXT]}, {"query": "where is word9", "positives": ["word9"]}]
     (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in test))
-    changes = {
-        "vocab": str(folder / "vocab.txt"),
-        "pairs.files": str(folder / "train.jsonl"),
-        "sets.labelled": str(folder / "test.jsonl"),
-        "data.query_length": 16,
-        "data.document_length": 48,
-        "data.lanes": 1,
-        "split.shards": 1,
-        "stages": ("sets", "pairs", "inspect", "train"),
-    }
+    places = {"vocab": "vocab.txt", "pairs.files": "train.jsonl", "sets.labelled": "test.jsonl"}
+    changes = {field: str(folder / name) for field, name in places.items()} | {"data.lanes": 1, "split.shards": 1}
+    changes |= {"data.query_length": 16, "data.document_length": 48, "stages": ("sets", "pairs", "inspect", "train")}
     run = Run(tiny.make_config("dpr", **changes), folder / "run", REPOSITORY / "requirements.lock")
     execute(run, "sets")
     return run
@@ -74,15 +65,6 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert "inspect: set test: queries that are trained on: 1 of 2 (where is the owl)" in caplog.text
     execute(labelled, "pairs")
     assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
-
-
-def test_queries_are_found_in_training_queries_and_in_positives():
-    queries = ["the owl sees at night", "where is word4", "the owl sees"]
-    seen = SeenQueries(queries, None)
-    seen.see_example(Example("Where is WORD4?", (Candidate("", "", f"{TEXT}, the owl sees"),)))
-    found = {count.what: (count.count, count.of) for count in seen.of_set("set x", queries, is_labelled=True)}
-    inside = "queries of 4 words or more that stand in a positive of training"
-    assert found == {"queries that are trained on": (1, 3), inside: (1, 3)}
 
 
 def test_what_is_likely_to_be_a_mistake_is_named(tmp_path):

@@ -10,7 +10,7 @@ from support.encoder_models import gradient, hidden, load, rows
 from support.packages import package
 
 from retrieval.common.errors import UserError
-from retrieval.common.files import read_json, write_json
+from retrieval.common.files import write_json
 from retrieval.models import encoder_tensors, export_files
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 
@@ -200,44 +200,6 @@ def test_no_field_of_a_config_is_misread(name, tmp_path):
 def _sizes(folder):
     """What a folder is read as, without what bounds the length of texts alone."""
     return {key: value for key, value in EncoderFolder.open(folder).sizes.items() if key != "max_length"}
-
-
-# Keys of the hub's GTE: the value that its published models have, and one with which its code does something else.
-GTE_KEYS = {
-    "position_embedding_type": ("rope", "absolute"),
-    "layer_norm_type": ("layer_norm", "rms_norm"),
-    "logn_attention_scale": (False, True),
-    "pack_qkv": (True, False),
-}
-
-
-@pytest.mark.parametrize("key", GTE_KEYS)
-def test_keys_of_the_hubs_gte(key, tmp_path):
-    """transformers computes the same whatever they say; what the code of the model's authors reads is refused."""
-    wanted = make_encoders.hidden(make_encoders.of_transformers(write(tmp_path / "plain", "gte"), "gte"), "gte")
-    for number, value in enumerate(GTE_KEYS[key]):
-        folder = write(tmp_path / str(number), "gte", **{key: value})
-        assert_same(make_encoders.hidden(make_encoders.of_transformers(folder, "gte"), "gte"), wanted, 0)
-    assert_same(ours(tmp_path / "0", "gte"), wanted)
-    with pytest.raises(UserError, match=f"{key} is {value!r}; only"):
-        EncoderFolder.open(folder)
-
-
-def test_angles_of_the_hubs_gte(tmp_path):
-    """Under the hub's keys: a base, and a scaling of transformers, which lacks the hub's own scaling and name."""
-    for number, scaling in enumerate((None, {"rope_type": "linear", "factor": 2.0})):
-        fields = {"rope_parameters": None, "rope_theta": 20_000.0, "rope_scaling": scaling}
-        folder = write(tmp_path / str(number), "gte", **fields)
-        assert_same(ours(folder, "gte"), make_encoders.hidden(make_encoders.of_transformers(folder, "gte"), "gte"))
-    folder = write(tmp_path / "ntk", "gte", **{**fields, "rope_scaling": {"type": "ntk", "factor": 8.0}})
-    with pytest.raises(KeyError, match="ntk"):
-        make_encoders.of_transformers(folder, "gte")
-    with pytest.raises(UserError, match="rope_type is 'ntk'"):
-        EncoderFolder.open(folder)
-    write_json(folder / "config.json", read_json(folder / "config.json") | {"model_type": "new"})
-    with pytest.raises(ValueError, match="model type `new`"):
-        transformers.AutoConfig.from_pretrained(folder)
-    assert EncoderFolder.open(folder).sizes["architecture"].rope_theta == 8 * 20_000
 
 
 def test_token_types_are_looked_up_in_nomic_bert(tmp_path):

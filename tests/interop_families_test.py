@@ -6,7 +6,6 @@ Skipped where it is not installed; nothing is fetched. The models are tiny, with
 import functools
 import json
 import os
-import string
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,7 @@ from support import exported, tokenizer_kinds
 
 import retrieval
 from configs import published
-from retrieval.config import experiment
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
-from retrieval.methods.late_interaction.maxsim_search import of_candidates
-from retrieval.methods.late_interaction.trained import LATE_MODELS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -135,14 +130,11 @@ def run_from(folder, work_directory):
     return exported.work_directory(work_directory, shift=0, vocabulary=vocabulary, **fields, vocab=str(folder))
 
 
-def test_a_folder_gives_the_same_here(folder):
-    np.testing.assert_allclose(ours(folder), theirs(folder), atol=1e-5)
-
-
-def test_three_rounds_change_nothing(folder, tmp_path):
+def test_two_rounds_change_nothing(folder, tmp_path):
     """From a folder to a run, and from a run to a folder: for sentence-transformers, and for us."""
     expected, given = theirs(folder), folder
-    for number in range(3):
+    np.testing.assert_allclose(ours(folder), expected, atol=1e-5)
+    for number in range(2):
         given = exported.export(run_from(given, tmp_path / str(number)))
         np.testing.assert_allclose(theirs(given), expected, atol=1e-5)
         np.testing.assert_allclose(ours(given), expected, atol=1e-5)
@@ -156,67 +148,3 @@ def test_three_rounds_change_nothing(folder, tmp_path):
 def tokens_of(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     return tokenizer(TEXTS, truncation=True)["input_ids"]
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_special_tokens_are_added_whatever_a_tokenizers_config_says(value, tmp_path):
-    """transformers refuses the key, which is the name of a method; without it the ids are ours."""
-    tokenizer_kinds.write(tmp_path, "ModernBERT")
-    expected, path = tokens_of(tmp_path), tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"add_special_tokens": value}))
-    with pytest.raises(AttributeError, match="add_special_tokens conflicts with the method"):
-        tokens_of(tmp_path)
-    vocabulary = vocabularies.load(tmp_path)
-    assert [vocabulary.single(vocabulary.encode(text), 1000) for text in TEXTS] == expected
-
-
-@torch.no_grad()
-def test_stanfords_colbert_over_modernbert(tmp_path):
-    """Its class is the family's with a projection beside it; [MASK] fills a query up and is not attended to."""
-    tokenizer_kinds.write(tmp_path, "ModernBERT")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-
-    class HF_ColBERT(transformers.ModernBertPreTrainedModel):  # noqa: N801 (its name stands in the config)
-        def __init__(self, encoder):
-            super().__init__(encoder.config)
-            setattr(self, self.base_model_prefix, encoder)
-            self.linear = torch.nn.Linear(H, 24, bias=False)
-
-    model = drawn(HF_ColBERT(modernbert(len(tokenizer)))).eval()
-    model.save_pretrained(tmp_path)
-    own = {"query_token_id": "Q", "doc_token_id": "D", "query_maxlen": 9, "doc_maxlen": LENGTH}
-    (tmp_path / "artifact.metadata").write_text(json.dumps(own))
-
-    def vectors(text, mark, length):
-        first, *others, last = tokenizer(text)["input_ids"]
-        ids = [first, tokenizer.convert_tokens_to_ids(mark), *others[: length - 3], last]
-        filled = ids + [tokenizer.mask_token_id] * (length - len(ids) if mark == "Q" else 0)
-        states = model.base_model(
-            input_ids=torch.tensor([filled]),
-            attention_mask=torch.tensor([[1] * len(ids) + [0] * (len(filled) - len(ids))]),
-        ).last_hidden_state[0]
-        return filled, torch.nn.functional.normalize(model.linear(states), dim=-1).numpy()
-
-    marks = set(tokenizer.convert_tokens_to_ids(list(string.punctuation)))
-    queries, texts = ["the fox", "dogs and"], ["the end.", "A dog, 10-9: the fox!", "of the fox " * 30]
-    documents = [vectors(text, "D", LENGTH) for text in texts]
-    kept = [x[[token not in marks for token in ids]] for ids, x in documents]
-    expected = [[(vectors(query, "Q", 9)[1] @ x.T).max(axis=1).sum() for x in kept] for query in queries]
-    (config := experiment.defaults()).model.update(dtype="float32", products="dtype")
-    late = LATE_MODELS.read_folder(config, tmp_path)
-    assert late and late.config.model.family == "modernbert"
-    encoded = late.documents([Candidate("", "", text) for text in texts])
-    assert list(map(len, encoded)) == list(map(len, kept))
-    rows_QK = np.tile(np.arange(len(texts)), (len(queries), 1))
-    np.testing.assert_allclose(of_candidates(late.queries(queries), encoded, rows_QK, LENGTH), expected, atol=1e-4)
-
-
-def test_transformers_takes_what_its_tokenizer_gives(folder, tmp_path):
-    given = exported.export(run_from(folder, tmp_path / "run"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(given)
-    make = transformers.T5EncoderModel if "t5" in folder.parent.name else transformers.AutoModel
-    model, report = make.from_pretrained(given, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    with torch.no_grad():
-        states = model(**tokenizer(TEXTS[:2], padding=True, return_tensors="pt")).last_hidden_state
-    assert states.shape[::2] == (2, H) and torch.isfinite(states).all()

@@ -1,6 +1,5 @@
 """Published encoder-decoders of transformers as what the stage `generate` writes with."""
 
-import numpy as np
 import pytest
 from support.packages import package
 
@@ -9,12 +8,7 @@ from retrieval.methods.writer.decoding import BEAM, GREEDY, SAMPLE, Decoding
 from retrieval.methods.writer.stage import PublishedWriter
 
 torch, transformers = package("torch"), package("transformers")
-WORDS = [
-    "<pad>",
-    "</s>",
-    "<unk>",
-    *"where do zebras live they graze on grassland in africa and lions sleep there".split(),
-]
+WORDS = "<pad> </s> <unk> where do zebras live they graze on grassland in africa and lions sleep there".split()
 PASSAGES = [
     Candidate("a", "Zebras", "they graze on grassland in africa"),
     Candidate("b", "", "lions sleep"),
@@ -28,9 +22,8 @@ def tokeniser():
     core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
     core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    special = dict(pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **special)
 
 
 def t5():
@@ -67,18 +60,17 @@ def write(folder, passages=PASSAGES, **changes):
     return PublishedWriter(folder, decoding, 16).write(passages)
 
 
-def test_greedy_texts_and_log_probabilities_equal_a_loops(folder):
+def test_greedy_texts_equal_a_loops(folder):
     model, words = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokeniser()
     for passage, (written,) in zip(PASSAGES, write(folder)):
         source = words(f"{passage.title} {passage.text}".strip(), return_tensors="pt").input_ids
-        ids, log = [model.config.decoder_start_token_id], 0.0
+        ids = [model.config.decoder_start_token_id]
         while len(ids) < 9 and (len(ids) == 1 or ids[-1] != 1):
             with torch.no_grad():
                 logits = model(input_ids=source, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
-            log += float(torch.log_softmax(logits, 0).max())
             ids.append(int(logits.argmax()))
         assert written.text == words.decode(ids[1:], skip_special_tokens=True).strip()
-        assert written.log_probability == pytest.approx(log, abs=1e-4) and written.is_cut == (ids[-1] != 1)
+        assert written.log_probability is None and written.is_cut == (ids[-1] != 1)
 
 
 @pytest.mark.parametrize("changes", [dict(way=SAMPLE, texts=4, seed=1), dict(way=BEAM, texts=2)])
@@ -86,4 +78,3 @@ def test_a_passages_texts_do_not_depend_on_others(folder, changes):
     together = write(folder, **changes)
     assert together == [write(folder, [passage], **changes)[0] for passage in PASSAGES]
     assert all(len(texts) == changes["texts"] for texts in together)
-    assert np.isfinite([text.log_probability for texts in together for text in texts]).all()

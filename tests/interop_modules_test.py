@@ -1,8 +1,8 @@
-"""Models that sentence-transformers saves, with modules in many orders: the same embeddings and scores here."""
+"""Models that sentence-transformers saves, with modules in many orders and prompts by name: the same here."""
 
 import numpy as np
 import pytest
-from support import exported
+from support import embedder_folders, exported
 from support.packages import package
 
 import retrieval
@@ -10,7 +10,7 @@ import retrieval
 torch, sentence_transformers = package("torch"), package("sentence_transformers")
 modules = package("sentence_transformers.sentence_transformer.modules")
 
-TEXTS = ["the fox", "a dog, 10-9", "the end of the fox", ""]
+TEXTS = ["the fox", "a dog, 10-9", "the end of the fox", "", "fox " * 60]
 PROMPTS = {"query": "the fox: ", "document": "a dog: "}
 
 
@@ -42,8 +42,7 @@ def chain(number):
         {"prompts": PROMPTS, "pooling_mode": "cls", "include_prompt": False},
         {"prompts": PROMPTS, "pooling_mode": "mean", "include_prompt": False},
         {"prompts": {"query": "the fox: "}, "pooling_mode": "lasttoken", "truncate_dim": 4},
-        {"pooling_mode": "max", "truncate_dim": 3, "similarity_fn_name": "dot"},
-        {"prompts": PROMPTS, "pooling_mode": "mean_sqrt_len_tokens", "include_prompt": False},
+        {"pooling_mode": "cls", "truncate_dim": 3, "similarity_fn_name": "dot"},
         {"prompts": PROMPTS, "pooling_mode": "weightedmean", "include_prompt": False},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
@@ -54,18 +53,71 @@ def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     pooling = {name: options[name] for name in ("pooling_mode", "include_prompt") if name in options}
     pooling = modules.Pooling(16, **pooling)
     rest = {name: options[name] for name in ("prompts", "similarity_fn_name", "truncate_dim") if name in options}
-    model = sentence_transformers.SentenceTransformer(
-        modules=[transformer, pooling, *chain(number)], device="cpu", **rest
-    )
+    parts = [transformer, pooling, *chain(number)]
+    model = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **rest)
     model.save(str(tmp_path / "model"))
     ours = retrieval.load(tmp_path / "model")
     # Ours have length 1 where scores are cosines, and where theirs have it before they are truncated.
     unit = options.get("similarity_fn_name") != "dot" or isinstance(model[-1], modules.Normalize)
-    queries, documents = (
-        encode(TEXTS, normalize_embeddings=unit) for encode in (model.encode_query, model.encode_document)
-    )
+    queries, documents = (e(TEXTS, normalize_embeddings=unit) for e in (model.encode_query, model.encode_document))
     ours = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
     scale = max(1, np.abs(documents).max())
     np.testing.assert_allclose(ours[0], queries, atol=1e-5 * scale)
     np.testing.assert_allclose(ours[1], documents, atol=1e-5 * scale)
     np.testing.assert_allclose(ours[0] @ ours[1].T, model.similarity(queries, documents), atol=1e-4 * scale**2)
+
+
+OTHER_TEXTS = ["the fox 7 was seen", "a", "Ünïcödé 東京 🦊", "the dog " * 20]
+
+
+@pytest.mark.parametrize("make", [embedder_folders.qwen3, embedder_folders.modernbert])
+@pytest.mark.parametrize("has_modules", [True, False])
+def test_embeddings_are_those_of_the_library(tmp_path, make, has_modules):
+    """A decoder's are of its last token, those of others the mean, whether the folder says so or not."""
+    folder = make(tmp_path / "model")
+    if not has_modules:
+        embedder_folders.without_modules(folder)
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = theirs.encode(OTHER_TEXTS, normalize_embeddings=True)
+    assert np.allclose(retrieval.load(folder).encode_documents(OTHER_TEXTS), expected, atol=1e-5)
+
+
+NAMED = {"clustering": "dog fox: ", "STS": "", "nq-query": "the sep: ", "nq-document": "a fox: "}
+ALL = PROMPTS | NAMED
+
+
+def assert_same(ours, theirs):
+    """By every name, where it stands before queries and where it stands before documents."""
+    assert ours.prompts == theirs.prompts == ALL
+    for name in ALL:
+        for here, there in (
+            (ours.encode_queries, theirs.encode_query),
+            (ours.encode_documents, theirs.encode_document),
+        ):
+            found, expected = here(TEXTS, prompt_name=name), there(TEXTS, prompt_name=name)
+            np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
+    for prompt in ({}, {"prompt": "the sep: "}):
+        found, expected = ours.encode_queries(TEXTS, **prompt), theirs.encode_query(TEXTS, **prompt)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("places", [(0, 0), (4, 4)], ids=["pooled", "not pooled"])
+def test_an_export_gives_the_same_by_every_name(tmp_path, tied, places):
+    """'[CLS] the fox :' and '[CLS] a dog :' are four tokens."""
+    changes = {"data.query_prefix": "the fox: ", "data.document_prefix": "a dog: ", "model.pooling": "mean"}
+    changes |= {"data.prompts": tuple(f"{name}={text}" for name, text in NAMED.items()), "data.titles": "joined"}
+    changes |= {"model.tied": tied, "model.pool_from": places}
+    run = exported.work_directory(tmp_path / "run", **changes)
+    model = sentence_transformers.SentenceTransformer(str(exported.export(run)), device="cpu")
+    for ours in (retrieval.load(run.folder), retrieval.load(run.folder / "export")):
+        assert_same(ours, model)
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_a_saved_model_gives_the_same_by_every_name(encoder, tmp_path, include_prompt):
+    pooling = modules.Pooling(16, pooling_mode="mean", include_prompt=include_prompt)
+    parts = [modules.Transformer(encoder), pooling, modules.Normalize()]
+    model = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", prompts=ALL)
+    model.save(str(tmp_path / "model"))
+    assert_same(retrieval.load(tmp_path / "model"), model)

@@ -19,12 +19,8 @@ def moto():
     process = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     process.start()
     host, port = process.get_host_and_port()
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key"}
+    variables |= {"AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -35,29 +31,24 @@ def moto():
 class Bucket:
     """With boto3."""
 
-    url, _folder = "s3://bucket/runs/one", "runs/one/"
+    _folder, _number = "runs/one/", 0
 
     def __init__(self):
         import boto3
 
-        self._client = boto3.client("s3")
-        self._client.create_bucket(Bucket="bucket")
+        Bucket._number += 1
+        self._client, self._name = boto3.client("s3"), f"bucket-{self._number}"
+        self._client.create_bucket(Bucket=self._name)
+        self.url = f"s3://{self._name}/runs/one"
 
     def put(self, key, content):
-        self._client.put_object(Bucket="bucket", Key=posixpath.normpath(self._folder + key), Body=content)
+        self._client.put_object(Bucket=self._name, Key=posixpath.normpath(self._folder + key), Body=content)
 
     def names(self):
-        listed = self._client.list_objects_v2(Bucket="bucket", Prefix=self._folder).get("Contents", [])
+        listed = self._client.list_objects_v2(Bucket=self._name, Prefix=self._folder).get("Contents", [])
         return [item["Key"].removeprefix(self._folder) for item in listed]
-
-    def remove(self):
-        for item in self._client.list_objects_v2(Bucket="bucket").get("Contents", []):
-            self._client.delete_object(Bucket="bucket", Key=item["Key"])
-        self._client.delete_bucket(Bucket="bucket")
 
 
 @pytest.fixture
 def bucket(moto):
-    made = Bucket()
-    yield made
-    made.remove()
+    return Bucket()

@@ -66,20 +66,6 @@ def test_a_program_that_calls_is_refused_and_not_run(tmp_path, wrap, zipped):
     assert (tmp_path / "marker").exists()
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([torch.zeros(2)], "no dict of tensors"),
-        ({1: torch.zeros(2)}, "no dict of tensors"),
-        ({"a": 1}, "'a' is no plain tensor"),
-        ({"a": torch.eye(2).to_sparse()}, "'a' is no plain tensor"),
-    ],
-)
-def test_what_is_no_dict_of_tensors_is_refused(tmp_path, value, message):
-    with pytest.raises(UserError, match=rf"pytorch_model\.bin: {message}"):
-        tensor_files.read(saved(tmp_path, value))
-
-
 def test_an_old_torch_is_refused(folder, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     with pytest.raises(UserError, match=r"torch 2\.5\.1\+cpu may run what a file says"):

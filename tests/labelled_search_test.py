@@ -114,8 +114,8 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({}, "needs a query: --query='how do I read a zip archive', --queries=FILE, or --queries=-"),
-        ({"query": "a", "queries": "b"}, "--query and --queries are both there"),
+        ({}, "takes one of --query='how do I read a zip archive', --queries=FILE, or --queries=-"),
+        ({"query": "a", "queries": "b"}, "--stage=search takes one of"),
         ({"queries": "no/such/file"}, "no/such/file: no such file"),
         ({"queries": "/dev/null"}, "/dev/null: a pipe, a device or a socket"),
     ],

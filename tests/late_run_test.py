@@ -42,15 +42,12 @@ def trained(inputs, tmp_path_factory):
     return run
 
 
-def test_it_is_trained_and_validated(trained):
+def test_it_is_trained_validated_and_among_the_results(trained):
     lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     validations = [line["validation/RR"] for line in lines if "validation/RR" in line]
     assert len(losses) == len(validations) == 2 and np.isfinite(losses).all()
     assert all(0 <= value <= 1 for value in validations)
-
-
-def test_its_systems_are_among_the_results(trained):
     rows = result_files.rows(result_files.folders(trained.folder))
     assert {row["system"] for row in rows} == {"bm25", "bm25+maxsim@5", "maxsim"}
     report = (trained.folder / "report.md").read_text()
@@ -121,7 +118,6 @@ def test_own_passages_are_served(trained, inputs, tmp_path):
 def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim", "report"), "late.depth": 10}
     changes |= {"late.stored": "residual2", "late.exact": True, "late.fde": ("4x2x8", "20x3x8")}
-    changes |= {"late.pool": 2, "late.retrieved": 50}
     run = make_run("colbert", inputs, tmp_path / "run", **changes)
     preflight.check(run, run.config.stages)
     execute(run)
@@ -129,9 +125,8 @@ def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     counts = records.details(run, "tokens")["reqa"]
     assert counts["bytes a passage"] == pytest.approx(6 * sizes.mean(), abs=0.1) and counts["dimensions"] == 8
     systems = {row["system"] for row in result_files.rows([run.folder / "late"])}
-    assert systems == {"bm25+maxsim@10", "maxsim", "xtr-50", "muvera-4x2x8+maxsim@10", "muvera-20x3x8+maxsim@10"}
+    assert systems == {"bm25+maxsim@10", "maxsim", "muvera-4x2x8+maxsim@10", "muvera-20x3x8+maxsim@10"}
     told = records.details(run, "maxsim")["reqa, muvera-20x3x8+maxsim@10"]
-    assert sizes.sum() < 0.6 * TokenStore(trained.folder / "tokens" / "reqa", "candidates").sizes.sum()
     assert told["bytes a passage"] == pytest.approx(6 * sizes.mean() + 4 * 20 * 8 * 8, abs=0.2)
     assert 0 < told["recall of the exact 10"] <= 1
     assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()

@@ -7,13 +7,12 @@ from support.tiny import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction import token_store
-from retrieval.methods.late_interaction.maxsim_search import TokenIndex, best, imputed, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings
 from retrieval.methods.late_interaction.muvera import Muvera, are_sizes, parts
 from retrieval.methods.late_interaction.residuals import Codec, packed
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
-from retrieval.methods.late_interaction.tokens_stage import pooled
 from retrieval.recipes.parameters import local_mesh
 from retrieval.search import sharded_map
 
@@ -53,50 +52,6 @@ def test_larger_vectors_of_muvera_are_nearer_to_maxsim():
     assert small < projected < large and large > 0.7
     assert (Muvera(16, 2, 2, 8).document(np.zeros((0, 16), np.float32)) == 0).all()
     np.testing.assert_array_equal(Muvera(16, 2, 2, 8).query(queries[0]), Muvera(16, 2, 2, 8).query(queries[0]))
-
-
-def test_xtr_of_the_worked_example():
-    """T7: each of two tokens retrieves two; the second finds none of A's, so A gets its smaller product, .55."""
-    A, B = 0, 1
-    products, owners = np.array([[0.9, 0.8], [0.7, 0.55]]), np.array([[A, B], [B, B]])
-    scores, rows = imputed(products, owners)
-    assert rows.tolist() == [A, B]
-    np.testing.assert_allclose(scores, [1.45, 1.5], atol=1e-6)
-    scores, rows = imputed(np.array([[0.9, -np.inf]]), np.array([[A, -1]]))
-    assert rows.tolist() == [A] and scores[0] == pytest.approx(0.9)
-
-
-def test_xtr_is_exact_where_every_token_is_retrieved():
-    rng = np.random.default_rng(0)
-    counts = np.arange(6) < np.array([6, 3, 0])[:, None]
-    queries, documents = Queries(unit(rng, 3, 6, 16), counts), [unit(rng, n, 16) for n in (4, 0, 7, 1, 9)]
-    index = TokenIndex(documents)
-    scores, rows = ranked(queries, documents, 16, 5)
-    found_scores, found_rows = index.search(queries, 100, 5)
-    np.testing.assert_array_equal(found_rows, rows)
-    np.testing.assert_allclose(found_scores, scores, atol=1e-5)
-    assert (found_rows[2] == -1).all() and 1 not in found_rows
-    few_scores, few_rows = index.search(queries, 2, 5)
-    for row, score in zip(few_rows[0], few_scores[0]):
-        assert row < 0 or score >= scores[0][rows[0] == row] - 1e-5
-
-
-def test_vectors_that_are_alike_become_one():
-    rng = np.random.default_rng(0)
-    first, *centres = np.eye(5, 16, dtype=np.float32)
-    near = np.stack([centre + 0.01 * rng.normal(size=16) for centre in centres for _ in range(3)]).astype(np.float32)
-    near /= np.linalg.norm(near, axis=1, keepdims=True)
-    found = pooled(np.concatenate([first[None], near]), 3)
-    np.testing.assert_array_equal(found[0], first)
-    means = near.reshape(4, 3, 16).mean(axis=1)
-    assert len(found) == 5
-    for mean in means:
-        assert np.abs(found[1:] - mean).max(axis=1).min() < 1e-6
-    assert (np.linalg.norm(found[1:], axis=1) < 1).all()
-    for short in (near[:0], near[:1], near[:2]):
-        np.testing.assert_array_equal(pooled(short, 3), short)
-    np.testing.assert_array_equal(pooled(near, 1), near)
-    assert len(pooled(near, 100)) == 2
 
 
 def test_sizes_are_read():

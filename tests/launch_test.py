@@ -18,47 +18,39 @@ from support.workplace import MALLOC, NASTY, PLACE, SCRIPTS, SHARED, SLURM, TRAI
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory) -> Path:
+def repository(tmp_path_factory):
     return make_repository(tmp_path_factory.mktemp("repository"))
 
 
 @pytest.fixture
-def work(tmp_path: Path, repository: Path) -> Workplace:
+def work(tmp_path, repository):
     return Workplace(tmp_path, repository)
 
 
 @pytest.fixture
-def slurm(work: Workplace) -> Workplace:
+def slurm(work):
     work.add_tool(work.repository / ".venv/bin/python")
     work.answer("squeue", {"out": "RUNNING"})
     return work
 
 
 DAY = [*PLACE, "--data=launch", "--out=results"]
-ACTIONS = [
-    ("tpu_vm.sh", ["up", "--keep", *UP]),
-    ("slurm.sh", ["run", *SLURM, "--", *SHARED]),
-]
+TOOLS = ("gcloud", "xpk", "sbatch", "squeue", "scancel")
+ACTIONS = [("tpu_vm.sh", ["up", "--keep", *UP]), ("slurm.sh", ["run", *SLURM, "--", *SHARED])]
 
 
 @pytest.mark.parametrize("script, arguments", ACTIONS)
 def test_a_dry_run_only_prints_what_it_would_do(slurm, script, arguments):
-    def lines(argv: list[str]) -> list[list[str]]:
-        out = slurm.run(script, *argv).stdout
-        return [without_id(shlex.split(line)) for line in out.splitlines()]
+    def without_ids(calls) -> list[list[str]]:
+        return [[re.sub(r"start \d+-\d+ ", "start ID ", part) for part in argv] for argv in calls if argv[0] in TOOLS]
 
-    before = sorted(slurm.root.rglob("*"))
-    printed = lines([arguments[0], "--dry-run", *arguments[1:], *(NASTY[:1] if "--" in arguments else [])])
+    before, (action, *others) = sorted(slurm.root.rglob("*")), [*arguments, NASTY[0]]
+    printed = slurm.run(script, action, "--dry-run", *others).stdout.splitlines()
     assert not slurm.calls() and sorted(slurm.root.rglob("*")) == before
     slurm.answer("queued-resources describe", {"out": "ACTIVE"})
-    lines([*arguments, *(NASTY[:1] if "--" in arguments else [])])
-    tools = ("gcloud", "xpk", "sbatch", "squeue", "scancel")
-    done = [without_id(argv) for argv in slurm.argv() if argv[0] in tools]
-    assert [line for line in printed if line[0] in tools] == done and done
-
-
-def without_id(argv: list[str]) -> list[str]:
-    return [re.sub(r"start \d+-\d+ ", "start ID ", argument) for argument in argv]
+    slurm.run(script, action, *others)
+    done = without_ids(slurm.argv())
+    assert without_ids(map(shlex.split, printed)) == done and done
 
 
 @pytest.mark.parametrize(("calls", "code"), [([0, 3], 3), ([0, 0], 0)])
@@ -89,6 +81,15 @@ DELETE = ["queued-resources list", "queued-resources delete", "tpu-vm list"]
 LOOK = ["queued-resources describe", "tpu-vm describe"]
 
 
+def active(work: Workplace, hosts: int = 1) -> None:
+    work.add_hosts(hosts)
+    work.answer("queued-resources describe", {"out": "ACTIVE"})
+
+
+def gcloud(work: Workplace) -> list[str]:
+    return [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"]
+
+
 def test_interrupted_in_the_queue_nothing_is_left(work):
     work.answer("queued-resources describe", {"until": "never"})
     process = work.start("tpu_vm.sh", "up", *UP)
@@ -100,76 +101,55 @@ def test_interrupted_in_the_queue_nothing_is_left(work):
 
 
 def test_up_from_nothing_to_a_run(work):
-    work.add_hosts(2)
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    active(work, 2)
     work.answer("main", {"out": "step 1: loss 0.5"})
     done = work.run("tpu_vm.sh", "up", "--keep", *UP, *NASTY)
-    assert [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"] == ATTEMPT
+    assert gcloud(work) == ATTEMPT
     assert all({"--worker=all", "--project=p", "--zone=z"} <= set(argv) for argv in work.argv("ssh run", "tpu-vm scp"))
     assert "--ssh-flag=-oServerAliveInterval=30" in work.argv("ssh run")[0]
-    assert [(call["host"], call["environment"]) for call in work.calls("main")] == [
-        ("host0", MALLOC),
-        ("host1", MALLOC),
-    ]
+    hosts = [(call["host"], call["environment"]) for call in work.calls("main")]
+    assert hosts == [("host0", MALLOC), ("host1", MALLOC)]
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]] * 2
-    assert done.stdout.count("step 1: loss 0.5\n") == 2
-    assert "costs money" in done.stderr
+    assert done.stdout.count("step 1: loss 0.5\n") == 2 and "costs money" in done.stderr
     tpu = ["--quiet", "--disable-pip-version-check", "-c", ".venv/pins.txt", "gcsfs", "jax[tpu]==0.9.7"]
     assert work.argv("pip").count(["python", "-m", "pip", "install", *tpu]) == 2
 
 
 @pytest.mark.parametrize("code", [0, 9])
 def test_a_days_machine_is_deleted_however_it_ended(work, code):
-    work.add_hosts(1)
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    active(work)
     work.answer("benchmarks.accelerator", {"code": code})
     done = work.run("tpu_day.sh", "up", *DAY)
-    keys = [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"]
-    assert keys == [*CREATE, *COPY_AND_INSTALL, "tpu-vm scp", "tpu-vm scp", "ssh prepare", "tpu-vm scp", *DELETE]
+    copies = ["tpu-vm scp", "tpu-vm scp", "ssh prepare", "tpu-vm scp"]
+    assert gcloud(work) == [*CREATE, *COPY_AND_INSTALL, *copies, *DELETE]
     [argv] = work.argv("benchmarks.accelerator")
     assert argv[1:] == ["-m", "benchmarks.accelerator", "--data=../packed", "--out=../results", "--minutes=40"]
     assert "8 chips x $1.20 x 55 minutes: $8.80 at most\n" in done.stderr
     assert ("the works ended early" in done.stderr) == bool(code)
-
-
-def test_what_a_day_costs(work):
-    assert work.run("tpu_day.sh", "cost", "--type=v3-8", "--minutes=30").stdout == (
-        "4 chips x $2.20 x 45 minutes: $6.60 at most\n"
-    )
     assert "v5litepod-8 or v3-8" in work.fails("tpu_day.sh", "cost", "--type=v3-32")
     assert "no such folder" in work.fails("tpu_day.sh", "up", *PLACE, "--data=none", "--out=results")
 
 
-def states(*outs: str) -> list[dict]:
-    return [{"out": out} for out in outs]
-
-
 @pytest.mark.parametrize(
-    "arguments, resource, node, failures, code, keys, message",
+    "arguments, resource, node, codes, keys, message",
     [
         (
-            *([], states("ACTIVE", "ACTIVE", "SUSPENDING", "ACTIVE"), states("READY"), {"ssh run": [255, 0]}),
-            *(0, [*ATTEMPT, *LOOK, LOOK[0], *DELETE, *ATTEMPT, *DELETE], "starting again, 1 of at most 10 times\n"),
+            *([], ["ACTIVE", "ACTIVE", "SUSPENDING", "ACTIVE"], ["READY"], [255, 0]),
+            *([*ATTEMPT, *LOOK, LOOK[0], *DELETE, *ATTEMPT, *DELETE], "starting again, 1 of at most 10 times\n"),
         ),
-        (
-            *(["--retries=2"], states("ACTIVE"), [], {"ssh run": [75]}),
-            *(75, [*ATTEMPT, *DELETE, *ATTEMPT, *DELETE, *ATTEMPT, *DELETE], "not started again: --retries=2\n"),
-        ),
+        (["--retries=2"], ["ACTIVE"], [], [75], [*ATTEMPT, *DELETE] * 3, "not started again: --retries=2\n"),
     ],
     ids=["preempted", "the exit code says so, too often"],
 )
-def test_up_starts_again(work, arguments, resource, node, failures, code, keys, message):
-    work.answer("queued-resources describe", *resource)
-    work.answer("tpu-vm describe", *node)
-    for key, codes in failures.items():
-        work.answer(key, *({"code": code} for code in codes))
-    assert message in work.run("tpu_vm.sh", "up", *arguments, *UP, code=code).stderr
+def test_up_starts_again(work, arguments, resource, node, codes, keys, message):
+    work.answer("queued-resources describe", *({"out": out} for out in resource))
+    work.answer("tpu-vm describe", *({"out": out} for out in node))
+    work.answer("ssh run", *({"code": code} for code in codes))
+    assert message in work.run("tpu_vm.sh", "up", *arguments, *UP, code=codes[-1]).stderr
     assert work.keys() == keys
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "last"), [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])]
-)
+@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])])
 def test_an_error_of_the_run_ends_it_and_its_slice(work, options, code, last):
     """But for a connection that is lost: the run may go on."""
     work.answer("queued-resources describe", {"out": "ACTIVE"})
@@ -192,22 +172,14 @@ def test_a_config_that_would_not_run_makes_no_slice(work):
 
 def test_files_of_this_machine_are_staged_and_named_where_the_hosts_have_them(work):
     """Beside data in a bucket; a run in a bucket is read there."""
-    work.add_hosts(1)
+    active(work)
     (work.root / "dump.xml.bz2").touch()
     (work.root / "nfcorpus").mkdir()
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    sets = f"--config.sets.beir={work.root}/nfcorpus/,gs://data/scifact"
-    own = [
-        "--workdir=gs://b/run",
-        "--config.corpus=dump.xml.bz2",
-        sets,
-        "--config.base=gs://b/base",
-        "--config.vocab=none",
-    ]
-    err = work.run("tpu_vm.sh", "up", *PLACE, "--type=v5litepod-8", "--", "--config=mlm", *own).stderr
+    buckets = ["--workdir=gs://b/run", "--config.base=gs://b/base"]
+    own = ["--config.corpus=dump.xml.bz2", f"--config.sets.beir={work.root}/nfcorpus/,gs://data/scifact"]
+    err = work.run("tpu_vm.sh", "up", *PLACE, "--type=v5litepod-8", "--", "--config=mlm", *buckets, *own).stderr
     assert "not checked here, for it is read from a bucket: --config.sets.beir" in err
-    copies = [argv[3:] for argv in work.argv("storage cp")]
-    at = "run/inputs"
+    at, copies = "run/inputs", [argv[3:] for argv in work.argv("storage cp")]
     assert copies == [
         ["--recursive", "--project=p", f"{work.root}/dump.xml.bz2", "gs://b/run-inputs/1/"],
         ["--recursive", "--project=p", f"{work.root}/nfcorpus", "gs://b/run-inputs/2/"],
@@ -217,29 +189,23 @@ def test_files_of_this_machine_are_staged_and_named_where_the_hosts_have_them(wo
     ]
     assert work.keys().index("storage cp") < work.keys().index("queued-resources list")
     [main] = work.argv("main")
-    assert main[4:] == [
-        *["--workdir=gs://b/run", f"--config.corpus={at}/1/dump.xml.bz2"],
-        *[f"--config.sets.beir={at}/2/nfcorpus,{at}/3/scifact", "--config.base=gs://b/base", "--config.vocab=none"],
-        "--multihost",
-    ]
+    there = [f"--config.corpus={at}/1/dump.xml.bz2", f"--config.sets.beir={at}/2/nfcorpus,{at}/3/scifact"]
+    assert main[4:] == [*buckets, *there, "--multihost"]
     missing = work.run("tpu_vm.sh", "up", *UP, f"--config.corpus={work.root}/dump.xml.bz2", code=2)
     assert "dump.xml.bz2 is here, and not on the hosts" in missing.stderr
 
 
 @pytest.mark.parametrize(("codes", "number", "ends"), [([75, 0], "0", True), ([1], "0", True), ([0], "1", False)])
 def test_a_slice_starts_its_run_again_and_deletes_itself(work, codes, number, ends):
-    work.add_hosts(1)
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
+    active(work)
     work.answer("main", *({"code": code} for code in codes))
     work.answer("curl", {"out": number})
     work.environment["PAUSE_SECONDS"] = "0.1"
     done = work.run("tpu_vm.sh", "up", "--detach", *UP)
     assert "the slice deletes itself" in done.stderr and "attach" in done.stderr
     work.wait_for("curl")
-    assert (
-        len(work.calls("main")) == len(codes)
-        and (work.root / "hosts/host0/retrieval/run/code").read_text() == f"{codes[-1]}\n"
-    )
+    assert len(work.calls("main")) == len(codes)
+    assert (work.root / "hosts/host0/retrieval/run/code").read_text() == f"{codes[-1]}\n"
     if ends:
         work.wait_for("queued-resources delete")
         tail = ["run-1", "--force", "--quiet", "--async", "--project=p", "--zone=z"]
@@ -252,29 +218,30 @@ def test_an_interrupted_run_is_kept(work):
     process = work.start("tpu_vm.sh", "up", *UP)
     work.wait_for("ssh run")
     process.send_signal(signal.SIGINT)
-    err = process.communicate(timeout=10)[1]
+    err, place = process.communicate(timeout=10)[1], "--name=run-1 --project=p --zone=z\n"
     assert process.returncode == 130 and work.keys() == ATTEMPT
-    assert "follow it with: launch/tpu_vm.sh attach --name=run-1 --project=p --zone=z\n" in err
-    assert (
-        "delete it" not in err and "deleted, with: launch/tpu_vm.sh delete --name=run-1 --project=p --zone=z\n" in err
-    )
+    assert f"follow it with: launch/tpu_vm.sh attach {place}" in err and "delete it" not in err
+    assert f"deleted, with: launch/tpu_vm.sh delete {place}" in err
     with pytest.raises(ProcessLookupError):
         os.kill(work.calls("ssh run")[0]["pid"], 0)
 
 
+def prepare(work: Workplace, hosts: int) -> None:
+    work.add_hosts(hosts)
+    work.run("tpu_vm.sh", "copy", *PLACE)
+    work.run("tpu_vm.sh", "install", *PLACE)
+
+
 def test_attach_gives_a_runs_exit_code_again(work):
-    work.add_hosts(2)
-    prepare(work)
+    prepare(work, 2)
     work.answer("main", {"out": "first"}, {"out": "second", "code": 9})
     done = work.run("tpu_vm.sh", "run", *PLACE, "--", *TRAINING, code=9)
-    assert done.stdout == "first\nsecond\n"
-    assert work.run("tpu_vm.sh", "attach", *PLACE, code=9).stdout == "first\nsecond\n"
+    assert done.stdout == work.run("tpu_vm.sh", "attach", *PLACE, code=9).stdout == "first\nsecond\n"
     assert len(work.calls("main")) == 2
 
 
 def test_a_command_that_gcloud_repeats_starts_no_second_run(work):
-    work.add_hosts(1)
-    prepare(work)
+    prepare(work, 1)
     work.answer("main", {"code": 4})
     work.run("tpu_vm.sh", "run", *PLACE, "--", *TRAINING, code=4)
     command = next(a for a in work.argv("ssh run")[0] if a.startswith("--command=")).removeprefix("--command=")
@@ -285,15 +252,9 @@ def test_a_command_that_gcloud_repeats_starts_no_second_run(work):
     assert len(work.calls("main")) == 2
 
 
-def prepare(work: Workplace) -> None:
-    work.run("tpu_vm.sh", "copy", *PLACE)
-    work.run("tpu_vm.sh", "install", *PLACE)
-
-
 def test_a_workload_on_gke(work):
-    work.run(
-        "gke.sh", "run", "--cluster=c", "--slices=2", "--retries=3", *PLACE, "--type=v5litepod-16", "--", *TRAINING
-    )
+    options = ["--cluster=c", "--slices=2", "--retries=3", *PLACE, "--type=v5litepod-16"]
+    work.run("gke.sh", "run", *options, "--", *TRAINING)
     [argv] = work.argv("xpk")
     tree = next(a for a in argv if a.startswith("--script-dir=")).removeprefix("--script-dir=")
     assert argv[:-1] == [
@@ -335,22 +296,15 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
     assert slurm.argv("srun")[0][:3] == ["srun", "--kill-on-bad-exit=0", "--wait=60"]
     [main] = slurm.calls("main")
     assert main["argv"] == ["python", "-m", "retrieval.main", *SHARED, *NASTY, "--multihost"]
-    assert main["environment"] == MALLOC | {
-        "JAX_LOCAL_DEVICE_IDS": "0,1,2,3",
-        "SRUN_CPUS_PER_TASK": "8",
-        "XLA_CLIENT_MEM_FRACTION": "0.9",
-    }
-    assert not slurm.calls("scontrol")
+    devices = {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3", "SRUN_CPUS_PER_TASK": "8", "XLA_CLIENT_MEM_FRACTION": "0.9"}
+    assert main["environment"] == MALLOC | devices and not slurm.calls("scontrol")
 
 
-@pytest.mark.parametrize(
-    "code, state, requeued",
-    [(75, {"out": "RUNNING"}, True), (2, {"out": "RUNNING"}, False), (75, {"out": "CANCELLED"}, False)],
-)
+@pytest.mark.parametrize("code, state, requeued", [(75, "RUNNING", 1), (2, "RUNNING", 0), (75, "CANCELLED", 0)])
 def test_only_the_restart_code_queues_a_job_again(slurm, code, state, requeued):
     """And only that of a job which nobody has cancelled, as far as can be known."""
     slurm.answer("main", {"code": code})
-    slurm.answer("squeue", state)
+    slurm.answer("squeue", {"out": state})
     slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
     assert slurm.argv("scontrol") == ([["scontrol", "requeue", "7"]] if requeued else [])
     assert (slurm.root / "job_code").read_text() == str(code)
@@ -360,9 +314,8 @@ def test_slurms_warning_reaches_the_program(slurm):
     slurm.answer("main", {"until": "never", "term": 75})
     slurm.environment |= {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
     script = shutil.copy(slurm.repository / "launch/slurm.sh", slurm.root / "slurm_script")
-    job = subprocess.Popen(
-        ["bash", script, "job", "4", "100", *SHARED], cwd=slurm.repository, env=slurm.environment, stderr=-1
-    )
+    command = ["bash", script, "job", "4", "100", *SHARED]
+    job = subprocess.Popen(command, cwd=slurm.repository, env=slurm.environment, stderr=-1)
     slurm.wait_for("main")
     job.send_signal(signal.SIGTERM)  # B: the shell alone
     job.communicate(timeout=10)

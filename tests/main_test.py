@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import subprocess
 import sys
 
 import pytest
@@ -30,7 +29,7 @@ def parse(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps", "7", "--config", "dpr:local"]],
+    [["--config=dpr:local"], ["-config=configs/dpr.py:local"], ["-config.train.steps=7", "--config", "dpr:local"]],
 )
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
@@ -49,6 +48,8 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
     assert runs["ict-0"].train.steps == 7 != runs["ict-1"].train.steps and not runs["ict-1"].encode.corpus
     with pytest.raises(UserError, match=rf"^{field}=x: a whole number is needed, such as \d+$"):
         parse("--config=studies/repbert", f"{field}=x")
+    with pytest.raises(UserError, match=r"no value: write --config\.runs\.ict-0\.train\.steps=VALUE"):
+        parse("--config=studies/repbert", field, "7")
     with pytest.raises(UserError, match=r"^unknown field 'config\.runs\.ict-0\.train\.step'"):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
@@ -77,19 +78,14 @@ def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
 
 def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
     monkeypatch.chdir(REPOSITORY)
-    for arguments, has_set in (
-        (["--config.corpus=docs"], False),
-        ([], True),
-        (["--config.corpus=pydocs"], True),
-        (["--config.corpus=docs", "--config.sets.pydocs=True"], True),  # which is refused
-    ):
+    caplog.set_level("INFO", logger="retrieval")
+    other, own = "--config.corpus=docs", "--config.sets.pydocs=True"
+    for arguments, has_set in (([other], False), ([], True), (["--config.corpus=pydocs"], True), ([other, own], True)):
         parse("--config=bert:local", *arguments)
-        with caplog.at_level("INFO", logger="retrieval"):
-            overrides.settle(cli.config(), cli.overridden())
-        assert cli.config().sets.pydocs is has_set
-    assert (
-        caplog.text.count("config.corpus=docs is set, so config.sets.pydocs=True of the experiment does not count") == 1
-    )
+        overrides.settle(cli.config(), cli.overridden())
+        assert cli.config().sets.pydocs is has_set  # the last is refused later
+    said = "config.corpus=docs is set, so config.sets.pydocs=True of the experiment does not count"
+    assert caplog.text.count(said) == 1
 
 
 def refusal(base, *arguments, stages, names=()):
@@ -179,9 +175,7 @@ def make_run(folder, *arguments):
 
 
 def run_all(run, stages):
-    runner.open_run(run)
-    for name in in_order(STAGES, run.config):
-        runner.run_stage(run, name)
+    do(run, *in_order(STAGES, run.config))
     return [stage.function.calls for stage in stages.values()]
 
 
@@ -192,11 +186,10 @@ def test_a_finished_stage_is_skipped_and_a_changed_one_runs_again_on_clean_outpu
     assert not (tmp_path / "out" / "stale").exists()
 
 
-def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch):
+def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages):
     """Its numbers would be those of the old ones, under a config that names the new ones."""
     stages["index"] = Stage(Counter(), fields=("index",), reads=("prepare",), writes=("index",))
     stages["evaluate"] = dataclasses.replace(stages["evaluate"], reads=("prepare", "index"))
-
     first = make_run(tmp_path)
     first.config.stages = tuple(in_order(STAGES, first.config))
     run_all(first, stages)
@@ -217,10 +210,21 @@ def copying(source, name, is_read=True, **about):
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, **written, **about)
 
 
-def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, stages):
+def do(run, *names):
+    runner.open_run(run)
+    for name in names:
+        runner.run_stage(run, name)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("one")
+    return path
+
+
+def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, stages, source):
     """A set has other texts with the same ids: an index of the old ones would be searched, and nothing would tell."""
-    source = tmp_path / "corpus.jsonl"
-    source.write_text("one")
     stages.clear()
     stages |= {
         "sets": copying(source, "sets", files=lambda run: [source]),
@@ -229,14 +233,9 @@ def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, st
         "report": copying(source, "report.md", False, reads=("evaluate",)),
     }
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
-    base.config.stages, run.config.stages, run.config.base = (
-        tuple(in_order(STAGES, run.config)),
-        ("evaluate",),
-        str(base.folder),
-    )
-    runner.open_run(base)
-    for name in STAGES:
-        runner.run_stage(base, name)
+    base.config.stages = tuple(in_order(STAGES, run.config))
+    run.config.stages, run.config.base = ("evaluate",), str(base.folder)
+    do(base, *STAGES)
     source.write_text("another")
     stale = "'evaluate' would read what stage 'index' made before .* again: --stage="
     with pytest.raises(UserError, match=f"{stale}sets,index,evaluate,report"):
@@ -248,18 +247,16 @@ def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, st
         runner.run_stage(base, "evaluate")
     with pytest.raises(UserError, match=f"{stale}index,evaluate,report"):
         preflight.check(base, ["evaluate", "report"])
-    with pytest.raises(
-        UserError, match=f"index' made in {base.folder} before .* again in {base.folder}: --stage=index$"
-    ):
+    of_base = f"index' made in {base.folder} before .* again in {base.folder}: --stage=index$"
+    with pytest.raises(UserError, match=of_base):
         preflight.check(run, ["evaluate"])
     runner.run_stage(base, "index")
     source.unlink()  # from the outside, and none of what the base has made
     preflight.check(run, ["evaluate"])
 
 
-def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages):
+def test_a_bases_output_of_other_texts_is_refused(tmp_path, stages, source):
     """The ids may be the same: nothing else would tell."""
-    source = tmp_path / "corpus.jsonl"
     stages.clear()
     stages |= {
         "prepare": copying(source, "corpus"),
@@ -271,40 +268,14 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "sets", "index")
     run.config.stages, run.config.base = ("prepare", "sets", "evaluate", "search"), str(base.folder)
-    source.write_text("one")
-    runner.open_run(base)
-    runner.open_run(run)
-    for name in base.config.stages:
-        runner.run_stage(base, name)
-    for name in run.config.stages:
-        runner.run_stage(run, name)
+    for each in (base, run):
+        do(each, *each.config.stages)
     source.write_text("another")
     for made, reader in (("sets", "evaluate"), ("prepare", "search")):
         (run.folder / "stages" / f"{made}.json").unlink()
         runner.run_stage(run, made)
         with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made of another '{made}'"):
             runner.run_stage(run, reader)
-
-
-def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages):
-    source = tmp_path / "corpus.jsonl"
-    source.write_text("one")
-    stages.clear()
-    stages |= {
-        "train": copying(source, "towers"),
-        "encode": copying(source, "embeddings", reads=("train",)),
-        "search": copying(source, "hits", False, reads=(Read("encode", optional=True), Read("train", optional=True))),
-    }
-    run = make_run(tmp_path / "run")
-    run.config.stages = tuple(in_order(STAGES, run.config))
-    runner.open_run(run)
-    for name in STAGES:
-        runner.run_stage(run, name)
-    source.write_text("another")
-    (run.folder / "stages" / "train.json").unlink()
-    runner.run_stage(run, "train")
-    with pytest.raises(UserError, match=r"'search' would read what stage 'encode' made before .* --stage=encode,"):
-        runner.run_stage(run, "search")
 
 
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
@@ -359,11 +330,10 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     stages["prepare"] = Stage(Counter(), ("corpus",), protected=Protected(), files=lambda run: [source])
     run_all(make_run(tmp_path / "run"), stages)
     (source / "b").write_text("another")
-    with pytest.raises(UserError, match=r"stage 'prepare': .*docs/b has changed since it ran in .*/run; use another"):
-        run_all(make_run(tmp_path / "run"), stages)
-    (source / "c").unlink()
-    with pytest.raises(UserError, match=r"docs/b has changed, and 1 more of its files have changed since"):
-        run_all(make_run(tmp_path / "run"), stages)
+    for said in ("docs/b has changed since it ran in .*/run; use another", "docs/b has changed, and 1 more of its"):
+        with pytest.raises(UserError, match=f"stage 'prepare': .*{said}"):
+            run_all(make_run(tmp_path / "run"), stages)
+        (source / "c").unlink(missing_ok=True)
     (source / "b").write_text("one")
     with pytest.raises(UserError, match="docs/c has gone since"):
         run_all(make_run(tmp_path / "run"), stages)
@@ -376,8 +346,7 @@ def test_a_run_reads_missing_stages_from_its_base(tmp_path, stages):
     config = ConfigDict(base.config.to_dict())
     config.stages, config.base = ("evaluate",), str(tmp_path / "base")
     run = Run(config, tmp_path / "run", base.lock)
-    runner.open_run(run)
-    runner.run_stage(run, "evaluate")
+    do(run, "evaluate")
     assert (run.corpus, run.embeddings("a", "b")) == (base.corpus, tmp_path / "run" / "embeddings" / "a" / "b")
     assert stages["prepare"].function.calls == 1 and stages["evaluate"].function.calls == 2
     records.write_record(base, "prepare", records.read_record(base, "prepare") | {"inputs": {"files": "others"}})
@@ -385,10 +354,11 @@ def test_a_run_reads_missing_stages_from_its_base(tmp_path, stages):
     assert stages["evaluate"].function.calls == 3  # the base was made anew
 
 
-def test_a_check_looks_at_everything_and_writes_nothing(tmp_path):
+def test_a_check_looks_at_everything_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(REPOSITORY)
     arguments = ["--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}", "--check"]
-    command = [sys.executable, "-m", "retrieval.main", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("checked: prepare, sets, ") and not any(tmp_path.iterdir())
-    wrong = subprocess.run([*command, "--config.corpus=missing.xml"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert wrong.returncode == 2 and "missing.xml" in wrong.stderr and not any(tmp_path.iterdir())
+    main.main(parse(*arguments))
+    assert capsys.readouterr().out.startswith("checked: prepare, sets, ")
+    with pytest.raises(UserError, match=r"missing\.xml"):
+        main.main(parse(*arguments, "--config.sets.pydocs=False", "--config.corpus=missing.xml"))
+    assert not any(tmp_path.iterdir())

@@ -71,35 +71,6 @@ def test_towers_are_trained_for_the_named_loss(name, labelled):
     np.testing.assert_array_equal(metrics["tokens"], (TEXTS >= 0).sum(axis=1) + 30)
 
 
-def test_an_autoencoders_objective_has_both_losses_and_the_divergence():
-    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
-    changes = {"model.decoder.latent": 3, "train.free_bits": 0.01, "model.decoder.layers": 1}
-    config = make_config(recipe="autoencoder", **rates, **changes)
-    model = build_model(config, 50)
-    positions, weights = np.array([[1, 2], [3, 0], [1, 3], [2, 0]]), np.array([[1, 1], [1, 0], [1, 1], [1, 0.0]])
-    labels, masked = np.zeros_like(positions), TEXTS.copy()
-    for b, p in np.argwhere(weights):
-        labels[b, p], masked[b, positions[b, p]] = TEXTS[b, positions[b, p]], 3
-    batch = {"text": masked, "positions": positions, "labels": labels, "weights": weights}
-    batch = jax.tree.map(jnp.asarray, batch)
-    found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
-    result = nnx.jit(lambda model: model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0)))(model)
-
-    def surprise(logits, token):
-        logits = np.asarray(logits, np.float64)
-        return np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[token]
-
-    mlm = [surprise(result.masked_GPV[b, p], labels[b, p]) for b, p in np.argwhere(weights)]
-    lengths = (TEXTS >= 0).sum(axis=1)
-    written = [surprise(result.next_RLV[b, i], TEXTS[b, i + 1]) for b in range(4) for i in range(lengths[b] - 1)]
-    divergence = np.maximum(result.divergence_BZ, 0.01).sum(axis=1).mean()
-    assert metrics["mlm"].mean() == pytest.approx(np.mean(mlm), rel=1e-4)
-    assert metrics["reconstruction"].mean() == pytest.approx(np.mean(written), rel=1e-4)
-    assert metrics["kl"].mean() == pytest.approx(divergence, rel=1e-4)
-    expected = np.mean(mlm) + np.mean(written) + divergence * 4 / (lengths - 1).sum()
-    assert found.mean() == pytest.approx(expected, rel=1e-4)
-
-
 def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
     """In chunks, whose gradients are cached."""
     model, batch, query, document = labelled
@@ -134,10 +105,7 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     ("field", "value", "message"),
     [
         ("train.false_margin", 0.2, r"config\.train\.false_negatives alone, and that is ''"),
-        ("train.guide_margin", 0.2, r"config\.train\.guide alone, and that is ''"),
         ("train.lora.alpha", 8.0, r"config\.train\.lora\.rank alone, and that is 0"),
-        ("mine.patience", 2, r"config\.mine\.refresh_every alone, and that is 0"),
-        ("mine.turn_rate", 0.1, r"config\.mine\.patience alone, and that is 0"),
         ("data.source_alpha", 0.5, r"config\.pairs\.sources alone, and that is ''"),
     ],
 )

@@ -1,23 +1,30 @@
 """Schedules and optimizers of optax: against numpy in float64, on meshes, and Adam as it was to the last bit."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
 from retrieval.common.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.parameters import is_stacked, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import refresh_kind, training_length
 from retrieval.runs.weights import train_state
 from retrieval.training import optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
-from retrieval.training.optimizer import make_optimizer
-from retrieval.training.schedules import SCHEDULES
+from retrieval.training.optimizer import accumulated, decayed, make_optimizer, with_masters
+from retrieval.training.schedules import SCHEDULES, begin_second
 
 TIED = {"model.tied": True}
+SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
 FULL = dict(learning_rate=0.01, steps=10**9, warmup_ratio=0.0)  # the highest rate, from the first update on
 
 
@@ -102,6 +109,131 @@ def test_adam_is_what_it_was_to_the_last_bit():
     assert jax.tree.structure(now.init(params)) == jax.tree.structure(then.init(params))
 
 
+def updates_of(optimizer, state, count):
+    params, found, update_of = {"kernel": jnp.ones(3)}, [], jax.jit(optimizer.update)
+    for grad in np.random.default_rng(0).normal(size=(count, 3)):
+        update, state = update_of({"kernel": jnp.float32(grad)}, state, params)
+        found.append(update["kernel"])
+    return np.stack(found)
+
+
+def test_a_second_phase_has_its_rate_and_the_steps_that_are_left():
+    settings = dict(warmup_ratio=0.2, weight_decay=0.3, clip_norm=1.0)
+
+    def optimizer(rate, steps, **second):
+        return accumulated(make_optimizer(learning_rate=rate, steps=steps, **settings, **second), 2)
+
+    whole = optimizer(0.1, 10, second_rate=0.03)
+    params = {"kernel": jnp.ones(3)}
+    begun = whole.init(params)
+    for state, same in ((begun, optimizer(0.1, 10)), (begin_second(begun, jnp.int32(4)), optimizer(0.03, 6))):
+        expected = updates_of(same, same.init(params), 14)
+        np.testing.assert_allclose(updates_of(whole, state, 14), expected, rtol=1e-6, atol=1e-9)
+
+
+def models():
+    yield two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
+    yield two_tower.create(two_tower.TowerConfig("bow_mlp", dict(vocab_size=9, hidden_size=4, mlp_size=3), 6), seed=0)
+    yield MaskedLanguageModel(TransformerConfig(**SIZES), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("as_params", [lambda state: state, nnx.to_pure_dict])
+def test_only_matrices_and_embeddings_decay(as_params):
+    for model in models():
+        params = as_params(nnx.state(model, nnx.Param))
+        marks = dict(jax.tree_util.tree_leaves_with_path(decayed(params)))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            # In these models just the vectors are biases and scales; parameters of layers have one more axis.
+            assert marks[path] == (leaf.ndim - ("layers" in str(path)) == 2), path
+        assert set(marks.values()) == {True, False}
+
+
+def adamw(param, grads, rates, decay, b1=0.9, b2=0.999, eps=1e-6):
+    """Loshchilov & Hutter 2019, algorithm 2, in float64."""
+    param, m, v = np.array(param, np.float64), 0.0, 0.0
+    for t, (grad, rate) in enumerate(zip(grads, rates), 1):
+        m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2
+        param = param - rate * (m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * param)
+    return param
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_updates_are_those_of_adamw(clip_norm):
+    random = np.random.default_rng(0)
+    params, gradients = tree(random, (3, 4)), [tree(random, (3, 4)) for _ in range(4)]
+    tx = make_optimizer(learning_rate=0.1, steps=10, warmup_ratio=0.2, weight_decay=0.3, clip_norm=clip_norm)
+    found = updated(tx, params, gradients)
+    norms = [math.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(each))) for each in gradients]
+    for name, decay in (("kernel", 0.3), ("bias", 0)):
+        seen = [g["layers"][name] * min(1, (clip_norm or math.inf) / norm) for g, norm in zip(gradients, norms)]
+        expected = adamw(params["layers"][name], seen, [0, 0.05, 0.1, 0.0875], decay)
+        np.testing.assert_allclose(found["layers"][name], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clips_parts", [False, True])
+def test_updates_of_several_batches_are_those_of_adamw(clips_parts):
+    """RepBERT's code clips `.grad` after each batch: what it has so far, and the new part with it."""
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=5).astype(np.float32), random.normal(size=(6, 5)).astype(np.float32)
+    optimizer = make_optimizer(learning_rate=0.1, steps=10, warmup_ratio=0, clip_norm=1.0, epsilon=1e-4)
+    optimizer = accumulated(optimizer, 2, 1.0 if clips_parts else None)
+    params, state, seen, total = {"kernel": jnp.asarray(start)}, None, [], np.zeros(5)
+    for number, gradient in enumerate(gradients):
+        state = state or optimizer.init(params)
+        updates, state = jax.jit(optimizer.update)({"kernel": jnp.asarray(gradient)}, state, params)
+        params = optax.apply_updates(params, updates)
+        total = total + gradient / 2
+        if clips_parts or number % 2:
+            total = total * min(1, 1 / np.linalg.norm(total))
+        if number % 2:
+            seen, total = [*seen, total], np.zeros(5)
+            expected = adamw(start, seen, [0.1, 0.09, 0.08], 0, eps=1e-4)
+        np.testing.assert_allclose(params["kernel"], expected if seen else start, rtol=1e-5, atol=1e-6)
+
+
+def test_small_updates_of_bfloat16_add_up_in_float32():
+    """Each of these is less than half a step of bfloat16 from 1, and would be rounded away."""
+    start = np.ones(3, np.float32)
+    optimizer = with_masters(make_optimizer(learning_rate=1e-3, steps=100, warmup_ratio=0, epsilon=1e-6))
+    params = {"kernel": jnp.asarray(start, jnp.bfloat16), "bias": jnp.asarray(start)}
+    state, gradient = optimizer.init(params), np.array([1.0, -1.0, 0.5], np.float32)
+    for _ in range(20):
+        given = {"kernel": jnp.asarray(gradient, jnp.bfloat16), "bias": jnp.asarray(gradient)}
+        updates, state = optimizer.update(given, state, params)
+        params = optax.apply_updates(params, updates)
+    expected = adamw(start, [gradient] * 20, 1e-3 * (1 - np.arange(20) / 100), 0)
+    for name in params:
+        np.testing.assert_allclose(state.params[name], expected, rtol=1e-6)
+        np.testing.assert_array_equal(params[name], state.params[name].astype(params[name].dtype))
+    assert params["kernel"].dtype == jnp.bfloat16 and abs(expected - 1).min() > 0.01
+
+
+def lamb(param, grads, rate, decay, limit, b1=0.9, b2=0.999, eps=1e-6):
+    """You et al. 2020, algorithm 2, with phi(z) = min(z, limit), in float64."""
+    param, m, v = np.array(param, np.float64), 0.0, 0.0
+    for t, grad in enumerate(grads, 1):
+        m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2
+        update = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * param
+        param = param - rate * min(np.linalg.norm(param), limit) * update / np.linalg.norm(update)
+    return param
+
+
+@pytest.mark.parametrize("limit", [None, 2.0])
+def test_lamb_takes_no_parameter_for_longer_than_its_limit(limit):
+    """One layer is shorter than the limit, one is longer; stacked, each has its own length."""
+    random = np.random.default_rng(0)
+    kernel = (random.normal(size=(2, 3, 2)) * np.array([0.2, 5])[:, None, None]).astype(np.float32)
+    grads = random.normal(size=(4, 2, 3, 2)).astype(np.float32)
+    settings = dict(**FULL, weight_decay=0.3, name="lamb", lamb_norm_limit=limit, is_stacked=lambda path: True)
+    found = updated(
+        make_optimizer(**settings), {"layers": {"kernel": kernel}}, [{"layers": {"kernel": g}} for g in grads]
+    )
+    for layer, lengths in enumerate(([0, 1], [5, 20])):
+        assert lengths[0] < np.linalg.norm(kernel[layer]) < lengths[1]
+        expected = lamb(kernel[layer], grads[:, layer], 0.01, 0.3, limit or math.inf)
+        np.testing.assert_allclose(found["layers"]["kernel"][layer], expected, rtol=1e-5)
+
+
 def orthogonal(matrix):
     """Five iterations of Newton and Schulz with Jordan's coefficients, of a matrix with fewer rows than columns."""
     x = matrix / (np.linalg.norm(matrix) + 1e-8)
@@ -130,67 +262,15 @@ def test_muon_is_muon_on_matrices_of_layers_and_adam_elsewhere():
         np.testing.assert_allclose(found["layers"]["kernel"][layer], matrix, rtol=1e-4, atol=1e-5)
 
 
-def test_lion_takes_the_sign_of_its_momentum():
-    random = np.random.default_rng(0)
-    params, gradients = tree(random, (3, 4)), [tree(random, (3, 4)) for _ in range(4)]
-    found = updated(make_optimizer(**FULL, weight_decay=0.3, name="lion"), params, gradients)
-    matrix, momentum = params["layers"]["kernel"].astype(np.float64), 0.0
-    for gradient in (each["layers"]["kernel"] for each in gradients):
-        matrix = matrix - 0.01 * (np.sign(0.9 * momentum + 0.1 * gradient) + 0.3 * matrix)
-        momentum = 0.99 * momentum + 0.01 * gradient
-    np.testing.assert_allclose(found["layers"]["kernel"], matrix, rtol=1e-5)
-
-
-def adafactor(matrix, gradients, decay):
-    """Shazeer & Stern 2018, algorithms 4 and 5, of a large matrix, in float64."""
-    matrix, rows, columns = np.array(matrix, np.float64), 0.0, 0.0
-    for t, gradient in enumerate(gradients, 1):
-        kept, square = 1 - t**-0.8, np.square(gradient, dtype=np.float64) + 1e-30
-        rows, columns = (kept * old + (1 - kept) * square.mean(axis) for old, axis in ((rows, 1), (columns, 0)))
-        update = gradient / np.sqrt(np.outer(rows, columns) / rows.mean())
-        update /= max(1.0, np.sqrt(np.square(update).mean()))
-        scale = max(1e-3, np.sqrt(np.square(matrix).mean()))
-        matrix = matrix - 0.01 * (scale * update + decay * matrix)
-    return matrix
-
-
-def test_adafactor_takes_each_layer_for_itself():
-    """Two layers of very different sizes: together they would share the size and the clipping."""
-    random, shape = np.random.default_rng(0), (2, 129, 130)
-    sizes = np.array([0.1, 10], np.float32)[:, None, None]
-    params = {"layers": {"kernel": sizes * random.normal(size=shape).astype(np.float32)}}
-    gradients = [{"layers": {"kernel": sizes * random.normal(size=shape).astype(np.float32)}} for _ in range(3)]
-    tx = make_optimizer(**FULL, weight_decay=0.3, name="adafactor", is_stacked=is_stacked)
-    found = updated(tx, params, gradients)["layers"]["kernel"]
-    for layer in range(2):
-        of_layer = [each["layers"]["kernel"][layer] for each in gradients]
-        expected = adafactor(params["layers"]["kernel"][layer], of_layer, 0.3)
-        np.testing.assert_allclose(found[layer], expected, rtol=1e-4, atol=1e-6)
-    # The squares of a matrix are kept as two vectors.
-    assert max(leaf.size for leaf in jax.tree.leaves(tx.init(params))) == 2 * 130
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("muon", LORA),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in (("adafactor", TIED), ("muon", TIED), ("lion", LORA), ("adafactor", LORA))
-        ),
-    ],
-)
-def test_training_is_the_same_on_every_mesh(name, changes):
-    """Gradients near 0, of the keys' biases, have signs by chance, and Lion makes as much of them as of any."""
-    changes = {"train.optimizer": name, "train.learning_rate": 1e-3, **changes}
+@pytest.mark.parametrize("changes", [LORA, pytest.param(TIED, marks=pytest.mark.long)])
+def test_training_by_muon_is_the_same_on_every_mesh(changes):
+    changes = {"train.optimizer": "muon", "train.learning_rate": 1e-3, **changes}
     (expected, losses), (state, actual) = (run(make_config(fsdp, **changes)) for fsdp in (1, 4))
     np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-    close = dict(rtol=0, atol=2e-3 if name == "lion" else 1e-5)
     for (path, a), b in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(expected.params), strict=True):
-        np.testing.assert_allclose(a, b, **close, err_msg=str(path))
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim == 3]
-    assert moments or name == "adafactor"  # whose squares are not kept for such small matrices alone
-    assert all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
+    assert moments and all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
 
 
 class Nothing:

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import time
-import tracemalloc
 
 import pytest
 
@@ -16,9 +15,6 @@ from retrieval.common.parsing import text_files
 from retrieval.data.corpora import addresses, articles, corpus_kind, document_records
 from retrieval.data.corpora.articles import Article, Redirect
 from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Given, Outline
-from retrieval.data.corpora.passages import Limits
-from retrieval.data.shards import prepared_corpus
-from retrieval.data.shards.shard_steps import Settings
 
 OPTIONS = {f"documents.{name}": "" for name in ("id", "title", "text", "url")}
 
@@ -77,49 +73,23 @@ def outline(article):
 
 def test_a_folder_gives_an_article_for_each_document(folder):
     found, addresses, counts = read(folder)
-    assert {id: article.title for id, article in found.items()} == {
-        "README.md": "My project",
-        "guide/index.html": "The guide",
-        "guide/start.md": "Start",
-        "notes/my-note.txt": "my note",
-    }
+    ids, titles = sorted(found), [found[id].title for id in sorted(found)]
+    assert ids == ["README.md", "guide/index.html", "guide/start.md", "notes/my-note.txt"]
+    assert titles == ["My project", "The guide", "Start", "my note"]
     assert counts["pages dropped: files of other kinds: .png"] == 1
     assert addresses["guide"] == addresses["guide/index"] == "guide/index.html"
     assert addresses["guide/start.html"] == "guide/start.md"
     # Headings become sections, lists and tables text.
-    assert outline(found["README.md"]) == [
-        ("", ["Read the guide or the web."]),
-        ("Install", ["Run pip install x.", "a b", "1 2"]),
-    ]
+    installing = ("Install", ["Run pip install x.", "a b", "1 2"])
+    assert outline(found["README.md"]) == [("", ["Read the guide or the web."]), installing]
     assert outline(found["guide/index.html"]) == [("", ["All pages are here & linked."]), ("Old", ["one", "two"])]
     assert outline(found["notes/my-note.txt"]) == [("", ["One line and another.", "A paragraph."])]
     # Links are at their words.
-    for id, target, words in (
-        ("README.md", "guide/start.md", "the guide"),
-        ("guide/index.html", "guide/start.md", "linked"),
-    ):
+    start = "guide/start.md"
+    for id, target, words in (("README.md", start, "the guide"), ("guide/index.html", start, "linked")):
         (paragraph,) = found[id].sections[0].paragraphs
         (link,) = paragraph.links
         assert (link.target, paragraph.text[link.start : link.end]) == (target, words)
-
-
-@pytest.fixture
-def shards(folder, tmp_path):
-    """The folder above as a prepared corpus, with longer texts."""
-    words = " ".join(f"word{i} and more." for i in range(20))
-    for path in (folder / "README.md", folder / "guide" / "start.md"):
-        path.write_text(f"{path.read_text()}\n\n## More\n\nSee [it](guide/start.md). {words}\n")
-    source = corpus_kind.open_source(str(folder), OPTIONS, tmp_path / "no.lock")
-    limits = Limits(longest=64, shortest=8, least=2)
-    return prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, limits)), tmp_path / "corpus"
-
-
-def test_sections_and_links_of_documents_become_pairs(shards):
-    statistics, corpus = shards
-    pairs = {task: told["pairs"] for task, told in statistics["tasks"].items()}
-    assert min(pairs.values()) > 0
-    ids = [json.loads(line)["_id"] for path in corpus.glob("passages-*.jsonl") for line in path.open()]
-    assert "guide/start.md:0" in ids and "notes/my-note.txt:0" in ids
 
 
 RECORDS = [{"_id": "d1", "title": "T", "text": "First.\n\nSecond."}, {"_id": "d2", "text": "Alone."}]
@@ -135,8 +105,6 @@ def test_records_of_json_lines_csv_and_parquet_are_documents(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "c.csv").write_text('_id,title,text\nd1,T,"First.\n\nSecond."\nd2,,Alone.\n')
     parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "d.parquet")
-    (tmp_path / "e.jsonl").write_bytes(lines.encode("utf-16"))
-    (tmp_path / "f.csv.gz").write_bytes(gzip.compress((tmp_path / "c.csv").read_text().encode("utf-16")))
     (tmp_path / "g.csv").write_text('\ufeff_id;title;text\nd1;T;"First.\n\nSecond."\nd2;;Alone.\n', encoding="utf-8")
     for path in sorted(tmp_path.iterdir()):
         found, _, _ = read(path)
@@ -154,26 +122,16 @@ def test_named_fields_and_a_collection_without_names(tmp_path):
 
 def test_records_say_where_they_are(tmp_path):
     """BEIR's in their metadata; what runs a script, or is no address, is none."""
-    import pyarrow
-    from pyarrow import parquet
-
     told = ("https://a.example/x", "/docs/x", "javascript:run()", "java\nscript:run()", " FTP://a.example", None, ["a"])
     records = [{"id": str(number), "text": "Words.", "url": url} for number, url in enumerate(told)]
     records += [{"id": "m", "text": "Words.", "metadata": {"url": "http://b.example", "link": "c"}}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     found, _, _ = read(tmp_path / "a.jsonl")
-    assert {id: article.url for id, article in found.items() if article.url} == {
-        "0": "https://a.example/x",
-        "1": "/docs/x",
-        "m": "http://b.example",
-    }
+    urls = {"0": "https://a.example/x", "1": "/docs/x", "m": "http://b.example"}
+    assert {id: article.url for id, article in found.items() if article.url} == urls
     (tmp_path / "b.csv").write_text("id,text,link\n1,Words.,https://a.example/x\n")
     found, _, _ = read(tmp_path / "b.csv", url="link")
-    assert (
-        found["1"].url == "https://a.example/x" and articles.from_json(articles.to_json(found["1"]), "") == found["1"]
-    )
-    parquet.write_table(pyarrow.Table.from_pylist(records[:2]), tmp_path / "c.parquet")
-    assert [article.url for article in read(tmp_path / "c.parquet")[0].values()] == list(told[:2])
+    assert found["1"].url == told[0] and articles.from_json(articles.to_json(found["1"]), "") == found["1"]
 
 
 @pytest.fixture
@@ -184,15 +142,6 @@ def most(monkeypatch):
 
 
 LONG = "word " * 100_000
-
-
-def test_what_is_unpacked_is_never_in_memory_as_a_whole(tmp_path, most):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(bytes(50 << 20), 1))
-    (tmp_path / "b.jsonl").write_bytes(b'{"text": "Word."}')
-    tracemalloc.start()
-    found, _, _ = read(tmp_path)
-    assert len(found) == 1 and tracemalloc.get_traced_memory()[1] < 10 << 20
-    tracemalloc.stop()
 
 
 def test_speech_keeps_its_lines_and_prose_does_not(tmp_path):
@@ -226,7 +175,7 @@ def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch
     assert "broken: b: left out, for it is not parsed after 0 seconds" in counts
 
 
-def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path, most):
+def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path):
     import pyarrow
     from pyarrow import parquet
 
@@ -242,9 +191,6 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path, most):
     parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: a text is not UTF-8"):
         list(document_records.ParquetRows().read(tmp_path / "a.parquet", Given("a", {})))
-    parquet.write_table(pyarrow.table({"id": ["1", "2"], "text": [LONG, "Two."]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet, row 1: longer than 64 MiB"):
-        read(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -327,11 +273,10 @@ def test_a_file_of_more_than_one_document_may_have_is_left_out_and_named(tmp_pat
         ("a.jsonl", '{"text": ["x"]}\n', r"a\.jsonl, line 1: the field 'text' is missing or not a string"),
         ("a.jsonl", '{"id": "a\\tb", "text": "x"}', r"a\.jsonl, line 1: the id 'a\\tb' has \{'\\t'\}, which files of"),
         ("a.jsonl", '{"text": "\\ud83d"}', r"a\.jsonl, line 1: the field 'text' has half of a surrogate pair"),
-        ("a.jsonl", b'\xff\xfe{\0"', r"a\.jsonl: not UTF-16, whose mark it begins with"),
-        ("a.jsonl.gz", gzip.compress(b"\n" + b" " * 3000, mtime=0), r"a\.jsonl\.gz, line 2: longer than 64 MiB"),
+        ("a.jsonl", b'\xff\xfe{\0"', r"a\.jsonl: this is utf-16; UTF-8 is read"),
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
         ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 2: unexpected end of data; mend the row"),
-        ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two columns are called 'text'; give one another name"),
+        ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two fields have the name 'text'"),
         ("a.csv", 'id,text\n1,"%s"\n' % ("word\n" * 1000), r"a\.csv, line \d+: the record is longer than 64 MiB"),
         ("a.tsv", "faq_id\tanswer text\n1\tIt is so.\n", r"line 1: no field text, .*, but faq_id, answer text: name"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),

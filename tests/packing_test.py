@@ -188,25 +188,6 @@ def test_packed_loss_and_gradients_equal_unpacked_ones():
     assert_same_loss_and_gradients(make_config(**changes), batch, packed)
 
 
-# Windows that are shorter than texts, so that they would reach into the next text of a row; tokens that see none behind
-# them; and scores with a bias by the distance in a row.
-OTHERS = {
-    "modernbert": {"model.pooling": "cls", "model.switches": ("reach=3",)},
-    "mistral": {"model.switches": ("reach=3", "kv_heads=1")},
-    "gemma3_text": {"model.switches": ("reach=3", "global_every=2", "head_size=8", "causal=False")},
-    "t5": {},
-}
-
-
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.long) if name == "gemma3_text" else name for name in OTHERS]
-)
-def test_texts_of_a_row_stay_apart_in_every_family(family):
-    changes = {"model.family": family, "model.pooling": "mean", "model.num_layers": 3, **OTHERS[family]}
-    batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
-    assert_same_loss_and_gradients(make_config(**changes), batch, packed)
-
-
 def roomy(documents):
     return {"query": Rows(3, 16, ""), "document": Rows(3 * documents, 40, "")}
 

@@ -4,6 +4,7 @@ import json
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, outcome, read_shards
 from support.tiny import execute
@@ -46,7 +47,6 @@ def whole(ready, inputs, tmp_path_factory):
 
 
 def turned(run):
-    """The step of the turn, by the record of the stage."""
     return json.loads((run.folder / "stages" / "train.json").read_text())["details"]["second phase after"]
 
 
@@ -57,14 +57,9 @@ def test_the_first_phase_has_no_hard_negatives(whole):
 
 
 def test_the_second_phase_begins_at_the_best_step(whole):
-    at = turned(whole)
-
-    def state(step):
-        import orbax.checkpoint as ocp
-
-        return ocp.StandardCheckpointer().restore(whole.folder / "checkpoints" / str(step) / "state")
-
-    begun, best = state(at), state(at - 1)  # with a patience of 1
+    at, restore = turned(whole), ocp.StandardCheckpointer().restore
+    # With a patience of 1.
+    begun, best = (restore(whole.folder / "checkpoints" / str(step) / "state") for step in (at, at - 1))
     jax.tree.map(np.testing.assert_array_equal, begun["params"], best["params"])
     assert int(begun["step"]) == at
     assert any(np.any(leaf) for leaf in jax.tree.leaves(best["opt_state"]))
@@ -76,8 +71,7 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     golds, candidates = judged(whole)
     texts = {candidate.text for candidate in candidates}
     vocabulary = whole.load_vocabulary()
-    made = sorted(path for path in (whole.folder / "refreshed").glob("0*"))
-    assert made
+    made = sorted((whole.folder / "refreshed").glob("0*"))
     shards = read_shards(whole, made[-1])
     with open_questions(whole) as (questions, _):
         for question in questions:

@@ -146,7 +146,7 @@ def check_tuned(folder, alone):
 def test_two_hosts_find_what_one_finds(tmp_path):
     ids, embeddings, queries = collection(tmp_path, most=3)
     np.save(tmp_path / "queries.npy", queries)
-    options = {"index.precision": "int8", "index.binary_queries": False, "index.rescore": 2}
+    options = {"index.precision": "int8", "index.rescore": 2}
     with ending(processes(["-c", SCRIPT, str(tmp_path), json.dumps(options)], 2, devices=2)) as started:
         said = [process.communicate(timeout=100) for process in started]
     assert [[line[2:] for line in out.splitlines() if line.startswith("> ")] for out, _ in said] == [
@@ -200,7 +200,7 @@ cli.run(main)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+@pytest.mark.skipif(not scann.Scann().available(), reason="ScaNN cannot be imported here")
 def test_two_hosts_build_and_search_a_shard_each(tmp_path):
     rng = np.random.default_rng(0)
     points = (rng.normal(size=(150, 24))[rng.integers(0, 150, 12_500)] + 0.7 * rng.normal(size=(12_500, 24))).astype(

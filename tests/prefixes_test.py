@@ -50,17 +50,6 @@ def test_rows_begin_with_the_prefix(title, text):
     assert query_row(np.array(ids(text), np.int32), 24, specials).numpy().tolist() == query
 
 
-@pytest.mark.parametrize("prefix", ["", "a dog: "])
-@pytest.mark.parametrize("title", ["", "fox dog", "fox " * 30])
-def test_a_joined_title_is_the_beginning_of_its_text(title, prefix):
-    prefixes = Prefixes.of({"document_prefix": prefix, "titles": "joined"}, VOCABULARY)
-    expected = VOCABULARY.single(ids(f"{prefix}{title} the dog"), 24)
-    assert prefixes.document_rows(VOCABULARY, ids(title), ids("the dog"), 24) == [expected]
-    in_training = (np.array(ids(part), np.int32) for part in (title, "the dog"))
-    row = document_row(*in_training, 24, Specials.of(VOCABULARY, prefixes))
-    assert row.numpy().tolist() == expected
-
-
 @pytest.mark.parametrize("titles", ["pair", "joined"])
 @pytest.mark.parametrize("words", ["word pieces", "byte pairs"])
 def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):

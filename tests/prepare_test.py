@@ -23,7 +23,7 @@ from retrieval.data.corpora import articles, corpus_kind, passages
 from retrieval.data.corpora.articles import Article, Paragraph, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
-from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.runs.pipeline.run import Run
 from retrieval.stages import prepare
 
@@ -172,11 +172,7 @@ def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "mib, changes, expected",
-    [
-        (0.01, {}, 1),
-        (7, {"prepare.shards": 24}, 6),
-        (0.01, {"prepare.shard_size": 0.0, "prepare.shards": 3}, 3),
-    ],
+    [(0.01, {}, 1), (7, {"prepare.shards": 24}, 6), (0.01, {"prepare.shard_size": 0.0, "prepare.shards": 3}, 3)],
 )
 def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, expected):
     """Two files of a folder, whose sizes count together."""
@@ -186,14 +182,13 @@ def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, ex
     config = bm25.get_config()
     config.update_from_flattened_dict({"corpus": str(tmp_path), **changes})
     run, taken = Run(config, tmp_path / "run", tmp_path / "no.lock"), []
-    monkeypatch.setattr(
-        prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or {"problems": [], "examples": {}}
-    )
+    told = {"problems": [], "examples": {}}
+    monkeypatch.setattr(prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or told)
     prepare.prepare_corpus(run)
     assert taken[0].num_shards == prepare.shards_of(run) == expected
 
 
-def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
+def test_ids_of_several_dumps_are_told_apart(tmp_path):
     """Two snapshots of one wiki give the same page the same id; the same file is one snapshot."""
     text = "The red fox lives in the forest. It eats grass and leaves in the summer. It sleeps in the winter."
     for name in ("2007", "2015"):
@@ -204,7 +199,6 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
     source = corpus_kind.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     assert statistics["shards"] == SETTINGS.num_shards and statistics["counts"]["pages read"] == 2
-    assert "1 dumps are named again; each is read once" in caplog.text
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
 
@@ -219,7 +213,7 @@ def test_two_pages_of_one_id_are_refused(tmp_path):
 
 
 def test_a_killed_worker_is_named(tmp_path):
-    with pytest.raises(UserError, match="worker process was killed"):
+    with pytest.raises(UserError, match="a worker was killed"):
         local_runner.run_tasks("die", [(tmp_path / "x", ())], _die, workers=1)
 
 
@@ -276,3 +270,28 @@ def test_table_1_against_a_count_by_hand(corpus):
     document = sum(len(r["ids"]) for r in found) / len(found)
     assert statistics["tasks"]["wlp"]["query_tokens"] == pytest.approx(query, abs=0.01)
     assert statistics["tasks"]["wlp"]["document_tokens"] == pytest.approx(document, abs=0.01)
+
+
+def test_losses_are_counted_and_told(tmp_path):
+    """By hand: of sentences of 21 and 5 tokens passages of 10 have 10 and 5; one of 2 is in none."""
+    long, short = " ".join(["The", *["fox"] * 19]) + ".", "A dog ran far."
+    leads = [Section("", 1, (Paragraph(f"{long} {short}"),)), Section("", 1, (Paragraph("No."),))]
+    items = [Article(str(number), "Fox", (lead,)) for number, lead in enumerate(leads)]
+    vocabulary = tmp_path / "vocab.txt"
+    WordPiece([*SPECIAL_TOKENS, ".", "the", "fox", "a", "dog", "ran", "far", "no"]).save(vocabulary)
+    settings = shard_steps.Settings(vocabulary, vocab_size=0, num_shards=1, limits=passages.Limits(10, 5, 4))
+    source = corpus_kind.Source(lambda: iter(items), _as_list)
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", settings)
+    counts = statistics["counts"]
+    assert counts[passages.SENTENCES] == 3 and counts[passages.LONG_SENTENCES] == 1
+    assert (counts[passages.TOKENS], counts[passages.CUT_OFF], counts[passages.DROPPED]) == (21 + 5 + 2, 11, 2)
+    assert counts["passages"] == counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of BFS: part of the lead itself"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of WLP: no link"] == 2
+    cut, alone = statistics["problems"]
+    assert cut.startswith("39.3% of the tokens are cut off: 1 of 3 sentences are longer than a passage")
+    assert alone.startswith("2 of 2 passages are one sentence alone")
+
+
+def _as_list(article):
+    return [article]

@@ -30,21 +30,11 @@ def computed(dtype, name):
     return y, *backward(jnp.asarray(GRADIENT, y.dtype))
 
 
-def test_products_and_gradients_of_float32_are_those_of_float64():
-    x, kernel, gradient = (part.astype(np.float64) for part in (X, KERNEL, GRADIENT))
+@pytest.mark.parametrize("name", ["dtype", "bfloat16"])
+def test_products_and_gradients_are_those_of_float64_and_bfloat16_rounds_factors_and_not_sums(name):
+    x, kernel, gradient = (rounded(part) if name == "bfloat16" else np.float64(part) for part in (X, KERNEL, GRADIENT))
     expected = x @ kernel, gradient @ kernel.T, np.einsum("rli,rlo->io", x, gradient)
-    for found, wanted in zip(computed("float32", "dtype"), expected, strict=True):
-        assert found.dtype == jnp.float32
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
-
-
-def test_bfloat16_rounds_factors_and_not_sums():
-    expected = (
-        rounded(X) @ rounded(KERNEL),
-        rounded(GRADIENT) @ rounded(KERNEL).T,
-        np.einsum("rli,rlo->io", rounded(X), rounded(GRADIENT)),
-    )
-    for found, wanted in zip(computed("float32", "bfloat16"), expected, strict=True):
+    for found, wanted in zip(computed("float32", name), expected, strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 

@@ -3,13 +3,11 @@
 import ast
 import re
 
+import mutations
 from conftest import REPOSITORY
 
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "third_party/*.md")
-    for path in REPOSITORY.glob(pattern)
-)
+PATTERNS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "third_party/*.md")
+PAGES = sorted(path for pattern in PATTERNS for path in REPOSITORY.glob(pattern))
 
 
 def lengths(text):
@@ -32,29 +30,6 @@ def test_sentences_are_short():
         words = [*lengths(path.read_text(encoding="utf-8"))]
         assert not words or sum(words) / len(words) <= 17, path
         assert sum(count > 30 for count in words) <= len(words) / 20, path
-
-
-# Terms that readers search for.
-TERMS = {
-    "README.md": ("contrastive", "InfoNCE", "in-batch negatives", "bi-encoder", "cross-encoder", "learned sparse"),
-    "docs/concepts.md": ("InfoNCE", "MultipleNegativesRankingLoss", "sampled-softmax correction", "dual encoder"),
-    "docs/design.md": ("attention mask", "sliding window", "global attention", "gradient checkpointing", "GradCache"),
-    "docs/guides/accelerators.md": (
-        *("rematerialisation", "gradient accumulation", "FSDP", "tensor parallelism"),
-        *("Mixed precision", "data parallel", "local attention", "grouped-query attention"),
-    ),
-    "docs/guides/encoders.md": ("causal attention", "bidirectional attention"),
-    "docs/guides/fine-tuning.md": ("InfoNCE", "in-batch negatives", "Matryoshka", "LoRA"),
-    "docs/guides/hard-negatives.md": ("false negatives",),
-    "docs/guides/smaller-embeddings.md": ("quantisation", "Matryoshka"),
-    "docs/reference/losses.md": ("InfoNCE", "MultipleNegativesRankingLoss", "GISTEmbed", "GradCache"),
-}
-
-
-def test_pages_use_the_terms_that_readers_search_for():
-    for page, terms in TERMS.items():
-        text = " ".join((REPOSITORY / page).read_text(encoding="utf-8").split())
-        assert [term for term in terms if term not in text] == [], page
 
 
 def test_files_that_are_named_are_there():
@@ -85,3 +60,30 @@ def test_the_code_tour_names_what_there_is():
     for files, names in rows:
         defined = {name for file in re.findall("`(.*?)`", files) for name in names_in(REPOSITORY / "retrieval" / file)}
         assert set(re.findall("`(.*?)`", names)) <= defined, files
+
+
+# The rows of docs/reliability.md.
+RELIABILITY = (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines()
+RELIABILITY = [line for line in RELIABILITY if line.startswith("| ") and not line.startswith("| fault |")]
+
+
+def test_every_row_has_a_mutation():
+    tests = [protection["test"].partition("::")[2] for protection in mutations.read()]
+    assert RELIABILITY
+    for row in RELIABILITY:
+        assert any(f"`{name}`" in row for name in tests), row
+    for name in tests:
+        assert any(f"`{name}`" in row for row in RELIABILITY), name
+
+
+def test_the_tests_are_there():
+    for row in RELIABILITY:
+        files = re.findall(r"`(\w+_test\.py)`", row)
+        sources = [(REPOSITORY / "tests" / file).read_text(encoding="utf-8") for file in files]
+        for name in re.findall(r"`(test_\w+)`", row):
+            assert any(f"def {name}(" in source for source in sources), name
+    for protection in mutations.read():
+        source = (REPOSITORY / "retrieval" / protection["file"]).read_text(encoding="utf-8")
+        assert source.count(protection["code"]) == 1, protection["fault"]
+        file, _, name = protection["test"].partition("::")
+        assert f"def {name}(" in (REPOSITORY / "tests" / file).read_text(encoding="utf-8"), name

@@ -63,9 +63,8 @@ def asked():
 def test_openai_gets_embeddings_as_numbers_or_bytes(asked):
     body = {"model": "guide", "input": ["a bc", "def"], "user": "someone", "dimensions": None}
     answer = asked.post("/v1/embeddings", json=body).json()
-    data = [{"object": "embedding", "index": 0, "embedding": [2.0, 3.0, 0.0, 0.0]}]
-    data += [{"object": "embedding", "index": 1, "embedding": [1.0, 3.0, 0.0, 0.0]}]
-    usage = {"prompt_tokens": 3, "total_tokens": 3}
+    rows, usage = ([2.0, 3.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]), {"prompt_tokens": 3, "total_tokens": 3}
+    data = [{"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows)]
     assert answer == {"object": "list", "data": data, "model": "guide", "usage": usage}
     one = asked.post("/v1/embeddings", json={"model": "guide:query", "input": "a bc", "encoding_format": "base64"})
     numbers = np.frombuffer(base64.b64decode(one.json()["data"][0]["embedding"]), "<f4")
@@ -78,9 +77,7 @@ def test_openai_gets_embeddings_as_numbers_or_bytes(asked):
         ({"model": "guide"}, "document", None),
         ({"model": "guide:document"}, "document", "document"),
         ({"model": "guide:query"}, "query", "query"),
-        ({"model": "guide", "input_type": "query"}, "query", None),
-        ({"model": "guide", "input_type": "search_query"}, "query", None),
-        ({"model": "guide", "input_type": "passage"}, "document", None),
+        ({"model": "guide", "input": [{"text": "x", "title": "t"}]}, "document", None),
         ({"model": "guide:nq"}, "document", "nq"),
         ({"model": "guide:nq-query"}, "query", "nq-query"),
     ],
@@ -115,15 +112,13 @@ def test_models_are_listed(asked):
 @pytest.mark.parametrize(
     ("body", "status", "code", "param", "message"),
     [
-        ({"input": [1, 2]}, 400, None, "input", "check_embedding_ctx_length=False"),
         ({"input": [[1, 2]]}, 400, None, "input", "check_embedding_ctx_length=False"),
         ({"input": ""}, 400, None, "input", "'input' is missing"),
-        ({"input": []}, 400, None, "input", "'input' is missing"),
         ({}, 400, None, "input", "'input' is missing"),
+        ({"input": [{"text": "x"}], "model": "guide:query"}, 400, None, "input", "queries are texts"),
         ({"input": ["x"] * 101}, 400, None, "input", "101 texts, and at most 100"),
         ({"input": "x", "encoding_format": "hex"}, 400, None, "encoding_format", "'hex'"),
         ({"input": "x", "model": "gpt"}, 404, "model_not_found", "model", "known: guide, guide:"),
-        ({"input": "x", "model": "guide:no"}, 404, "model_not_found", "model", "known: guide, guide:"),
         ({"input": "x " * 10_001}, 413, None, None, "more than 20000 bytes"),
         (b"{", 400, None, None, "not valid JSON"),
     ],
@@ -136,20 +131,13 @@ def test_errors_are_openais(asked, body, status, code, param, message):
     assert error == {"type": "invalid_request_error", "param": param, "code": code}
 
 
-def test_too_many_tokens_are_refused_before_they_are_embedded():
-    towers = Counting(length=50)
-    body = {"model": "guide", "input": ["a " * 50] * 21}
-    answer = client(made(model=towers)).post("/v1/embeddings", json=body)
-    assert answer.status_code == 400 and "1050 tokens, and at most 1000" in answer.json()["error"]["message"]
-    assert not towers.batches
-
-
-def test_texts_are_embedded_in_batches_of_like_length():
+def test_texts_are_embedded_in_batches_of_like_length_and_too_many_tokens_not_at_all():
     towers, words = Counting(length=100), list(range(1, 61))
-    texts = [" ".join(["x"] * count) for count in reversed(words)]
-    answer = client(made(model=towers), LIMITS._replace(inputs_tokens=10_000)).post(
-        "/v1/embeddings", json={"model": "guide", "input": texts}
-    )
+    body = {"model": "guide", "input": [" ".join(["x"] * count) for count in reversed(words)]}
+    answer = client(made(model=towers)).post("/v1/embeddings", json=body)
+    assert answer.status_code == 400 and "1830 tokens, and at most 1000" in answer.json()["error"]["message"]
+    assert not towers.batches
+    answer = client(made(model=towers), LIMITS._replace(inputs_tokens=10_000)).post("/v1/embeddings", json=body)
     assert [each["embedding"][0] for each in answer.json()["data"]] == words[::-1]
     assert sorted(map(sorted, towers.batches)) == [words[:ROWS], words[ROWS:]]
 
@@ -188,28 +176,20 @@ def test_texts_of_requests_that_come_together_are_embedded_together():
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status"),
+    ("path", "limit", "status"),
     [
-        ("/v1/embeddings", {"model": "guide", "input": "x"}, 503),
-        ("/embed", {"inputs": "x"}, 429),
-        ("/api/encode", {"texts": ["x"]}, 503),
+        ("/v1/embeddings", {"waiting": 0}, 503),
+        ("/embed", {"waiting": 0}, 429),
+        ("/embed", {"inputs_seconds": 0.05}, 503),
     ],
 )
-def test_who_comes_when_too_many_wait_is_told_to_come_again(path, body, status):
+def test_who_comes_when_too_many_wait_or_waits_too_long_is_told_to_come_again(path, limit, status):
     towers = Gate()
-    asking = client(made(model=towers), LIMITS._replace(waiting=0))
-    answer = asking.post(path, json=body)
+    body = {"model": "guide", "input": "x", "inputs": "x"}
+    answer = client(made(model=towers), LIMITS._replace(**limit)).post(path, json=body)
     towers.open.set()
     assert answer.status_code == status and answer.headers["retry-after"] == "1"
-
-
-def test_a_call_that_takes_too_long_is_given_up_in_the_form_of_its_protocol():
-    towers = Gate()
-    asking = client(made(model=towers), LIMITS._replace(inputs_seconds=0.05))
-    answer = asking.post("/v1/embeddings", json={"model": "guide", "input": "x"})
-    towers.open.set()
-    assert answer.status_code == 503 and answer.json()["error"]["type"] == "server_error"
-    assert answer.headers["retry-after"] == "1"
+    assert "error_type" in answer.json() or answer.json()["error"]["type"] == "server_error"
 
 
 def test_tei_gets_vectors(asked):
@@ -240,11 +220,10 @@ LONG, FULL = "a b c d e f g h i", "a b c d e f g h"  # of 9 and of 8 tokens, whe
     ("path", "body", "status", "kind", "message"),
     [
         ("/embed", {"inputs": ""}, 400, "Empty", "'inputs' is missing"),
-        ("/embed", {"inputs": []}, 400, "Empty", "'inputs' is missing"),
         ("/embed", {}, 422, "Validation", "'inputs' is missing"),
         ("/embed", {"inputs": 3}, 422, "Validation", "'inputs' is missing"),
         ("/embed", {"inputs": ["x"] * 101}, 413, "Validation", "101 texts"),
-        ("/embed", {"inputs": ["x", LONG]}, 422, "Validation", "'inputs[1]' has more than 8 tokens"),
+        ("/embed", {"inputs": ["x", LONG]}, 422, "Validation", "'inputs[1]' has more tokens"),
         ("/embed", {"inputs": ["x", LONG], "truncate": True}, 200, "", ""),
         ("/embed", {"inputs": ["x", FULL]}, 200, "", ""),
         ("/embed", {"inputs": "x", "prompt_name": "no"}, 422, "Validation", "unknown prompt 'no'"),
@@ -279,7 +258,7 @@ def test_what_fails_is_told_in_the_words_of_each_protocol():
     answer = nothing.post("/v1/rerank", json={"query": "q", "documents": ["a"]})
     assert answer.status_code == 404 and "--config.serve.reranker" in answer.json()["message"]
     answer = nothing.post("/v1/embeddings", json={"input": "x", "model": "guide"})
-    assert answer.status_code == 404 and "no towers" in answer.json()["error"]["message"]
+    assert answer.status_code == 404 and "embeds nothing" in answer.json()["error"]["message"]
     assert asking.get("/v1/engines").json()["error"]["type"] == "invalid_request_error"
 
 
@@ -346,21 +325,12 @@ def test_a_key_is_needed_where_there_is_a_file_of_them(keys_file):
     refused = asking.get("/v1/models")
     assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
     assert refused.json()["error"]["code"] == "invalid_api_key"
-    for headers in (
-        {"authorization": "Bearer first-key"},
-        {"authorization": "bearer second-key"},
-        {"x-api-key": "first-key"},
-    ):
-        assert asking.get("/v1/models", headers=headers).status_code == 200
-    for headers in (
-        {"authorization": "Bearer first-ke"},
-        {"authorization": "Bearer "},
-        {"authorization": "Basic first-key"},
-        {"authorization": "first-key"},
-        {"x-api-key": ""},
-        {"x-api-key": "first-key\tsecond-key"},
-    ):
-        assert asking.get("/v1/models", headers=headers).status_code == 401, headers
+    for name, value in (("authorization", "Bearer first-key"), ("authorization", "bearer second-key")):
+        assert asking.get("/v1/models", headers={name: value}).status_code == 200
+    for value in ("Bearer first-ke", "Bearer ", "Basic first-key", "first-key"):
+        assert asking.get("/v1/models", headers={"authorization": value}).status_code == 401, value
+    for value, status in (("first-key", 200), ("", 401), ("first-key\tsecond-key", 401)):
+        assert asking.get("/v1/models", headers={"x-api-key": value}).status_code == status, value
     for path in ("/", "/api/search", "/metrics", "/openapi.json", "/no/such"):
         assert asking.get(path).status_code == 401
     assert all(asking.get(path).status_code == 200 for path in ("/health", "/ping", "/ready"))
@@ -406,20 +376,10 @@ def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
     assert client().post("/mcp", json={}).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("origins", "origin", "status"),
-    [((), "https://evil.example", 403), (("https://a.example",), "https://a.example", 404), (("*",), "http://b", 404)],
-)
-def test_pages_ask_for_tools_where_they_may(monkeypatch, origins, origin, status):
+@pytest.mark.parametrize(("origin", "status"), [("https://evil.example", 403), ("http://testserver", 404), ("", 404)])
+def test_pages_of_other_sites_ask_for_no_tools(monkeypatch, origin, status):
     monkeypatch.setattr(mcp_server, "is_installed", lambda: False)  # 404 is behind the guard
-    assert client(origins=origins).post("/mcp", json={}, headers={"origin": origin}).status_code == status
-
-
-def test_pages_of_other_sites_may_send_keys():
-    asking = client(origins=("https://app.example",))
-    wants = {"origin": "https://app.example", "access-control-request-method": "POST"}
-    wants["access-control-request-headers"] = "authorization,content-type"
-    assert asking.options("/v1/embeddings", headers=wants).status_code == 200
+    assert client(hosts=("testserver",)).post("/mcp", json={}, headers={"origin": origin}).status_code == status
 
 
 def test_a_passage_is_found_by_its_id(tmp_path):

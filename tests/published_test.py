@@ -150,10 +150,15 @@ def test_titles_can_be_pairs(model, tmp_path):
     assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "last", "mean_sqrt_len", "weighted_mean"])
-def test_each_switch_of_older_folders_is_a_pooling(model, pooling):
-    switch = {"cls": "cls_token", "last": "lasttoken", "weighted_mean": "weightedmean_tokens"}.get(pooling)
-    switch = switch or f"{pooling}_tokens"
+@pytest.mark.parametrize(
+    ("switch", "pooling"),
+    [
+        ("cls_token", "cls"),
+        ("lasttoken", "last"),
+        ("weightedmean_tokens", "weighted_mean"),
+    ],
+)
+def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
     folder = with_older_pooling(model, **{"mean_tokens": False, switch: True})
     assert published.get_config(str(folder)).model.pooling == pooling
 
@@ -166,6 +171,13 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
         published.get_config(str(tmp_path))
     with pytest.raises(UserError, match="it pools by cls and mean"):
         published.get_config(str(with_older_pooling(model, cls_token=True)))
+
+
+def test_without_a_model_nothing_begins():
+    with pytest.raises(
+        UserError, match=r"'adopt' takes the model that config\.train\.init_from names, and that is empty"
+    ):
+        preflight.check_settings(published.get_config(), published.get_config().stages)
 
 
 def test_a_published_model_has_the_same_say_as_bm25(evaluated):

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, processors
 
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.published import PublishedTokenizer
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.recipes.inference import token_types
 
@@ -85,14 +84,6 @@ def test_a_pair_is_what_the_post_processor_makes_of_it(name, has_types, tmp_path
             assert types == (pair.type_ids if has_types and of.of_first else [0] * len(ids))
 
 
-def test_truncation_and_padding_of_the_file_change_nothing(tmp_path):
-    tokenizer, text = pipeline(), "the cats " * 20
-    expected = tokenizer.encode(text).ids
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=60)
-    assert ids_of(vocabularies.load(write(tmp_path, tokenizer)), [text]) == [expected]
-
-
 LISTED = [
     ({}, {}),
     ({"do_lower_case": False}, {"lowercase": False}),
@@ -130,24 +121,14 @@ def test_special_tokens_in_a_text_are_what_the_folder_makes_of_them(tmp_path):
     assert vocabulary.encode("a [SEP]") == pipeline(tokens=TOKENS).encode("a [ sep ]", add_special_tokens=False).ids
 
 
-def test_padding_that_was_added_behind_all_others(tmp_path):
-    tokenizer = pipeline(tokens=TOKENS[1:])
-    tokenizer.add_tokens(["covid-19"])
-    tokenizer.add_special_tokens(["[PAD]"])
-    vocabulary = vocabularies.load(write(tmp_path, tokenizer))
-    assert ids_of(vocabulary) == [tokenizer.encode(text).ids for text in TEXTS]
-    assert vocabulary.pad_id == len(vocabulary) - 1 and vocabulary.tokens[0] == "[UNK]"
-
-
 def edited(**changes):
     return json.dumps(json.loads(pipeline().to_str()) | changes)
 
 
 def framed(single):
     ends = [("[CLS]", 2), ("[SEP]", 3)]
-    return edited(
-        post_processor=json.loads(processors.TemplateProcessing(single=single, special_tokens=ends).__getstate__())
-    )
+    processor = processors.TemplateProcessing(single=single, special_tokens=ends)
+    return edited(post_processor=json.loads(processor.__getstate__()))
 
 
 def dropping():
@@ -164,11 +145,7 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
     ("tokenizer", "settings", "message"),
     [
         (pipeline(), {"auto_map": {"AutoTokenizer": ["a.B", None]}}, "config.json: auto_map names code of its own"),
-        (
-            pipeline(),
-            {"truncation_side": "left"},
-            "tokenizer.json: truncation.direction or truncation_side is 'left'",
-        ),
+        (pipeline(), {"truncation_side": "left"}, "tokenizer.json: truncation.direction or truncation_side is 'left'"),
         (edited(truncation=LEFT), {}, "truncation.direction or truncation_side is 'left', and here ends are cut"),
         (edited(post_processor=OTHER), {}, "tokenizer.json: .*post_processor of an unknown type, Other"),
         (framed("[CLS] $A [SEP] $A"), {}, "post_processor has the text twice"),
@@ -215,6 +192,10 @@ def test_neither_padding_nor_a_template_is_needed(tmp_path):
     assert vocabulary.pad_id == -1 and vocabulary.tokens[vocabulary.cls_id] == "[CLS]"
     vocabulary = vocabularies.load(write(tmp_path, edited(post_processor=None)))
     assert vocabulary.single([7, 8, 9], 2) == [7, 8] and (vocabulary.cls_id, vocabulary.sep_id) == (-1, -1)
+    tokenizer = pipeline(tokens=[token for token in TOKENS[1:] if token != "[MASK]"])
+    tokenizer.add_special_tokens(["[PAD]"])  # behind all others
+    vocabulary = vocabularies.load(write(tmp_path, tokenizer, {**AS_IT_IS, "mask_token": None}))
+    assert vocabulary.pad_id == len(vocabulary) - 1 and vocabulary.mask_id == -1
 
 
 @pytest.mark.parametrize(("kind", "lowers"), [("TokenizersBackend", False), ("BertTokenizer", True)])
@@ -223,10 +204,3 @@ def test_a_generic_class_leaves_the_normalizer_as_it_is(tmp_path, kind, lowers):
     settings = AS_IT_IS | {"tokenizer_class": kind, "do_lower_case": True}
     vocabulary = vocabularies.load(write(tmp_path, cased, settings))
     assert (vocabulary.encode("AB") == vocabulary.encode("ab")) == lowers
-
-
-def test_a_model_without_a_mask_has_none(tmp_path):
-    tokens = [token for token in TOKENS if token != "[MASK]"]
-    settings = {name: token for name, token in AS_IT_IS.items() if name != "mask_token"}
-    vocabulary = vocabularies.load(write(tmp_path, pipeline(tokens=tokens), settings))
-    assert isinstance(vocabulary, PublishedTokenizer) and vocabulary.mask_id == -1

@@ -1,6 +1,5 @@
 """Runs whose embeddings are cut and stored as codes: the stages, a kill, the API, and what is refused."""
 
-import dataclasses
 import json
 import shutil
 from unittest import mock
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import exported, toy_corpus
+from support import toy_corpus
 from support.tiny import CHEAP, execute, make_config
 
 import retrieval
@@ -101,12 +100,8 @@ def test_stored_are_codes_of_the_cut_embeddings(coded, trained):
     names = {"candidates.json", "candidates.ranges.npy", "queries.json"}
     assert names <= {path.name for path in folder.iterdir()}
     noted = json.loads((folder / "candidates.json").read_text())
-    assert len(noted.pop("maker")) == 16 and noted == {
-        "precision": "int8",
-        "dim": 6,
-        "truncated_from": 8,
-        "normalised": True,
-    }
+    wanted = {"precision": "int8", "dim": 6, "truncated_from": 8, "normalised": True}
+    assert len(noted.pop("maker")) == 16 and noted == wanted
     assert json.loads((folder / "queries.json").read_text())["precision"] == "float32"
     expected = cut(whole_embeddings(trained, DOCUMENTS), 6)
     ranges = np.load(folder / "candidates.ranges.npy")
@@ -119,9 +114,6 @@ def test_stored_are_codes_of_the_cut_embeddings(coded, trained):
     assert (error <= step / 2 + 2e-6).all()
     queries, _ = encoding.load(folder, "queries")
     np.testing.assert_allclose(queries, cut(whole_embeddings(trained, QUERIES, True), 6), atol=1e-6)
-    clipped = records.details(coded, "encode")["toy, trained, values outside of the ranges"]
-    outside = ((expected < ranges[0] - 1e-7) | (expected > ranges[1] + 1e-7)).sum()
-    assert abs(clipped - outside) <= len(some) and clipped > 0
 
 
 def test_a_quantised_index_stands_beside_exact_search(coded):
@@ -132,15 +124,14 @@ def test_a_quantised_index_stands_beside_exact_search(coded):
     assert notes["toy, dense (quantised)"]["recall_against_exact"] == 1
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2])
-def test_a_killed_encode_goes_on_to_the_same_bytes(coded, trained, toy, tmp_path, monkeypatch, kept):
+def test_a_killed_encode_goes_on_to_the_same_bytes(coded, trained, toy, tmp_path, monkeypatch):
     run = run_of(trained, toy, tmp_path / "run", "sets", "encode", **CODED)
     execute(run, "sets")
     write, written, samples = encoding.write, [], []
 
     def killed(path, *rest):
         if "candidates" in path.name:
-            if len(written) == kept:
+            if written:
                 raise KeyboardInterrupt
             written.append(path.name)
         write(path, *rest)
@@ -157,8 +148,7 @@ def test_a_killed_encode_goes_on_to_the_same_bytes(coded, trained, toy, tmp_path
     assert ours["details"] == theirs["details"] and ours["outputs"] == theirs["outputs"]
 
 
-@pytest.mark.parametrize("where", ["the run itself", "its base"])
-@pytest.mark.parametrize("form", [{}, CODED], ids=["float32", "int8"])
+@pytest.mark.parametrize(("form", "where"), [({}, "its base"), (CODED, "the run itself")], ids=["float32", "int8"])
 def test_changed_documents_cost_their_own_encoding(trained, toy, tmp_path, caplog, where, form):
     """The vectors of one document in 60 are made, and all others copied. A killed run ends the same."""
     docs = shutil.copytree(toy, tmp_path / "toy")
@@ -206,24 +196,12 @@ def test_another_model_length_or_prompt_reuses_nothing(trained, toy, tmp_path, c
     assert encode._maker(config, vocabulary, trained_params) != maker
 
 
-def test_another_form_makes_evaluate_stale(coded, tmp_path):
-    run = Run(coded.config.copy_and_resolve_references(), shutil.copytree(coded.folder, tmp_path / "run"), coded.lock)
-    assert records.is_current(run, "evaluate")
-    for field, value in (("index.rescore", 3), ("evaluate.metrics", ("RR",)), ("encode.truncate", 4)):
-        changed = run.config.copy_and_resolve_references()
-        changed.update_from_flattened_dict({field: value})
-        other = dataclasses.replace(run, config=changed)
-        stage = "encode" if field.startswith("encode") else "index" if field.startswith("index") else "evaluate"
-        assert not records.is_current(other, stage), field
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"encode.truncate": 9}, r"config\.encode\.truncate=9: embeddings have 8 dimensions: take less"),
         ({"encode.precision": "binary", "encode.truncate": 6}, r"binary: 6 dimensions are no multiple of 8"),
         ({"encode.precision": "int3"}, r"int8"),
-        ({"index.dense": "quantised", "index.binary_queries": True}, "binary_queries=True needs bits"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_a_stage(trained, toy, tmp_path, changes, message):
@@ -282,12 +260,3 @@ def test_a_model_of_fewer_dimensions_does_not_search_the_runs_own(searchable, tr
         short.index(kind="exact")
     with pytest.raises(UserError, match=r"truncate_dim=7: embeddings have 6 dimensions: take less"):
         retrieval.load(searchable.folder, truncate_dim=7)
-
-
-def test_an_export_is_cut_as_the_embeddings_are(tmp_path):
-    run = exported.work_directory(tmp_path / "run", **{"model.normalize": True})
-    whole = retrieval.load(exported.export(run)).encode_queries(QUERIES)
-    run.config.encode.truncate = 4
-    exported_to = exported.export(run)
-    np.testing.assert_allclose(retrieval.load(exported_to).encode_queries(QUERIES), cut(whole, 4), atol=1e-5)
-    assert "the first 4 dimensions are kept" in (exported_to / "README.md").read_text()

@@ -36,15 +36,6 @@ def test_a_few_answers_are_drawn_by_the_seed():
     assert all(draw == [answer for answer in ANSWERS if answer in draw] and len(draw) == 3 for draw in draws)
 
 
-def test_the_best_answers_come_before_others():
-    text = "ab cd ef gh AB ij"
-    others = [(0, 2), (6, 8), (9, 11), (15, 17)]
-    best = [(3, 8), (6, 11), (12, 14), (15, 17)]
-    assert chosen(text, others, 2, 0, best) == ["ab", "cd ef"]  # the second overlaps the first; the third reads as "ab"
-    drawn = {tuple(chosen(text, others, 2, seed, best[:1])) for seed in range(20)}
-    assert drawn == {("ab", "cd ef"), ("cd ef", "gh"), ("cd ef", "ij")}
-
-
 def labelled(path, **settings):
     with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
         return {group.query: group.positives for group in groups}
@@ -75,7 +66,7 @@ def test_short_passages_and_told_answers_are_left_out(monkeypatch):
 
 
 def write_file(path, *documents, answer="p"):
-    path.write_text("".join(examples.to_line(examples.Expansion(id, f"q {id}", -1.0, answer)) for id in documents))
+    path.write_text("".join(examples.to_line(examples.Expansion(id, f"q {id}", answer)) for id in documents))
 
 
 def test_generated_questions_find_their_passages(tmp_path):
@@ -95,25 +86,3 @@ def test_generated_questions_find_their_passages(tmp_path):
         labelled(path, **settings)
     with pytest.raises(UserError, match=r"ids, whose texts are elsewhere: set config\.pairs\.collection"):
         labelled(path, format="generated")
-
-
-def drafts_of(**answers):
-    """Questions of a passage by their answers."""
-    return [
-        stage.Draft(Candidate("a", "", TEXT), WrittenText(f"q {name}", -1.0, False), answers[name]) for name in answers
-    ]
-
-
-def test_a_reader_has_to_find_the_answer_again():
-    asked = []
-
-    class Reader:
-        def spans(self, questions, passages, count):
-            asked.append((questions, [passage.id for passage in passages], count))
-            start = TEXT.index("The Norman")
-            return [[(start, start + 10)], [(4, 10)], []]
-
-    counts = stage.Counter()
-    left = stage.kept(drafts_of(x="Norman", y="ruled", z="king"), counts, Reader())
-    assert [draft.answer for draft in left] == ["Norman"] and asked == [(["q x", "q y", "q z"], ["a"] * 3, 1)]
-    assert (counts[stage.LOST], counts[stage.KEPT]) == (2, 1)

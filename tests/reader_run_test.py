@@ -13,30 +13,14 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
 from retrieval.evaluation import exact_match
-from retrieval.methods.writer.examples import chosen
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.work_directory import Asked
-from retrieval.runs.weights.trained_model import TRAINED
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
-CHANGES = {
-    "stages": STAGES,
-    "sets.reqa": "",
-    "split.set": "squad",
-    "split.ratio": 0.7,
-    "split.validation": 0.2,
-    "split.shards": 2,
-    "data.query_length": 16,
-    "data.document_length": 64,
-    "data.paragraphs": 3,
-    "spans.depth": 3,
-    "train.batch_size": 8,
-    "train.steps": 24,
-    "train.learning_rate": 3e-3,
-    "train.select": True,
-    "encode.corpus": False,
-    "answer.paragraphs": 3,
-}
+CHANGES = {"stages": STAGES, "sets.reqa": "", "split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2}
+CHANGES |= {"split.shards": 2, "data.query_length": 16, "data.document_length": 64, "data.paragraphs": 3}
+CHANGES |= {"spans.depth": 3, "train.batch_size": 8, "train.steps": 24, "train.learning_rate": 3e-3}
+CHANGES |= {"train.select": True, "encode.corpus": False, "answer.paragraphs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +108,3 @@ def test_spans_of_a_base_that_were_written_otherwise_are_refused(trained, inputs
         preflight.check(run, run.config.stages)
     anew = reader(inputs, tmp_path / "anew", **changes | {"stages": ("spans", "train"), field: here})
     preflight.check(anew, anew.config.stages)
-
-
-def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
-    changes = {"base": str(trained.folder), "corpus": "", "sets.squad": "", "stages": ("spans", "train")}
-    changes |= {"spans.asked": False, "spans.depth": 1, "data.paragraphs": 1, "train.select": False, "train.steps": 40}
-    run = reader(inputs, tmp_path / "run", **changes)
-    complete(run)
-    value = beir.read_folder(run.sets / "squad")
-    passages = list(value.candidates)
-    proposers, field = TRAINED["proposer"], "config.generate.proposer"
-    proposed = proposers.open(run, "", field).spans([""] * len(passages), passages, 20)
-    taken = {text for passage, best in zip(passages, proposed) for text in chosen(passage.text, (), 2, 0, best)}
-    assert taken == {text for answers in value.answers.values() for text in answers.values}
-    with pytest.raises(UserError, match=r"config\.answer\.model: .* trains a reader without questions"):
-        TRAINED["reader"].check(trained, str(run.folder), "config.answer.model")
-    with pytest.raises(UserError, match=r"trains a reader with questions: name one of config\.spans\.asked=False"):
-        proposers.check(run, str(trained.folder), field)

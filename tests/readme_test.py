@@ -1,4 +1,4 @@
-"""The README's commands run as they stand there, on toy data and at tiny sizes."""
+"""The README's commands and the notebook run as they stand there, on toy data and at tiny sizes."""
 
 import bz2
 import gzip
@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
@@ -13,7 +14,9 @@ from support import toy_corpus
 from support.command_flags import forget_flags
 from support.tiny import CHEAP, as_flags
 
+import retrieval
 from retrieval import cli, main
+from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -57,6 +60,13 @@ def numbers(place):
     return [number for number, command in enumerate(COMMANDS) if flag(command, "workdir") == place]
 
 
+def write_pages(folder):
+    for number in range(40):
+        lead, *others = [part.text for section in toy_corpus.article(number).sections for part in section.paragraphs]
+        page = f"# {toy_corpus.title(number)}\n\n{lead}\n\n## Life\n\n{' '.join(others)}\n"
+        (folder / f"{number}.md").write_text(page)
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with `DATA` and `MODEL`, for the commands."""
@@ -66,10 +76,7 @@ def home(tmp_path_factory):
     data = toy_corpus.write_inputs(home / "DATA")
     (data / "pages-articles.xml.bz2").write_bytes(bz2.compress((data / "dump.xml").read_bytes()))
     (data / "dev-v1.1.json.gz").write_bytes(gzip.compress((data / "squad.json").read_bytes()))
-    for number in range(40):
-        texts = [paragraph.text for section in toy_corpus.article(number).sections for paragraph in section.paragraphs]
-        pages = f"# {toy_corpus.title(number)}\n\n{texts[0]}\n\n## Life\n\n{' '.join(texts[1:])}\n"
-        (data / "docs" / f"{number}.md").write_text(pages)
+    write_pages(data / "docs")
     animals = [toy_corpus.title(number).lower() for number in range(60)]
     pairs = [{"query": name, "positives": [f"the {name} lives"], "negatives": ["the grass"]} for name in animals]
     for name in ("pairs", "test"):
@@ -79,10 +86,8 @@ def home(tmp_path_factory):
     toy_corpus.write_set(data / "nfcorpus", passages, asked, answers)
     words = [*toy_corpus.COLOURS, *toy_corpus.ANIMALS, "the", "lives", "grass"]
     model = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "MODEL")
-    modules = [
-        {"path": path, "type": f"sentence_transformers.models.{kind}"}
-        for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
-    ]
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
     (model / "modules.json").write_text(json.dumps(modules))
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
@@ -122,19 +127,11 @@ def execute(arguments):
     main.main(cli.parse_flags(["main", *arguments]))
 
 
-@pytest.mark.parametrize(
-    ("place", "written"),
-    [
-        ("runs/tuned", "export/README.md"),
-        ("runs/pairs", "report.md"),
-        ("runs/wiki", "export/README.md"),
-        ("runs/nfcorpus", "report.md"),
-        ("runs/published", "report.md"),
-    ],
-)
-def test_the_commands_of_a_run(place, written, run, home):
+@pytest.mark.parametrize("place", ["runs/tuned", "runs/pairs", "runs/wiki", "runs/nfcorpus", "runs/published"])
+def test_the_commands_of_a_run(place, run, home):
     for number in numbers(place):
         run(number)
+    written = "export/README.md" if place in ("runs/tuned", "runs/wiki") else "report.md"
     assert (home / place / written).is_file()
 
 
@@ -160,3 +157,37 @@ def test_every_line_is_a_run_or_a_setup_command():
     # Outside of the block, which people run as a whole.
     assert all(f'`pip install "jax[{extra}]=={versions["jax"]}"`' in README for extra in ("cuda12", "tpu"))
     assert {flag(command, "workdir") for command in COMMANDS} == SIZES.keys()
+
+
+NOTEBOOK = REPOSITORY / "docs" / "tutorials" / "search_your_notes.ipynb"
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+
+
+def run_here(config, workdir, overrides):
+    """`retrieval.run` in this process, with a model that is soon compiled."""
+    fields = [f"--config.{name}={value}" for name, value in overrides.items()]
+    tiny = as_flags(**CHEAP, **{"train.steps": 2, "loop.validate_every": 0, "train.epochs": 0})
+    execute([f"--config={config}", f"--workdir={workdir}", *fields, *tiny])
+    return FinishedRun(Path(workdir))
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    """A folder of Markdown files, where the notebook looks for them."""
+    (tmp_path / "docs" / "tutorials").mkdir(parents=True)
+    write_pages(tmp_path / "docs")
+    monkeypatch.chdir(tmp_path / "docs" / "tutorials")
+    monkeypatch.setattr(retrieval, "run", run_here, raising=False)
+    return tmp_path
+
+
+def test_the_notebook_runs_to_its_last_cell(notes, monkeypatch, capsys):
+    typed = iter(["where does the red fox live", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    names = {}
+    for cell in CELLS:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), NOTEBOOK.name, "exec"), names)
+    said = capsys.readouterr().out
+    assert "Red fox" in said and (notes / "runs" / "notes" / "index").is_dir()
+    assert len(names["index"]) > 40 and next(typed, None) is None

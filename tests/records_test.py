@@ -6,21 +6,15 @@ import tracemalloc
 
 import pyarrow
 import pytest
-from conftest import REPOSITORY, write
+from conftest import write
 from pyarrow import parquet
-from support import tiny
-from support.tiny import execute
 
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import text_files
 from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.labelled.labelled_format import Reading, Settings
-from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.runs.pipeline import preflight
-from retrieval.runs.pipeline.run import Run
 
 NONE = Settings()
 
@@ -450,36 +444,3 @@ def test_folders_without_one_train_split(tmp_path):
             as_parquet(tmp_path / f"{name}.parquet", [TRIPLE])
         with pytest.raises(UserError, match=message):
             labelled_format.files(str(tmp_path))
-
-
-def prepared(folder, name, files, tested, **changes):
-    """A run whose examples and evaluation set are prepared, checked before."""
-    stages = ("sets", "pairs")
-    named = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(files), "sets.labelled": str(tested)}
-    config = tiny.make_config("dpr", **tiny.CHEAP | named | {"stages": stages, "split.shards": 2} | changes)
-    run = Run(config, folder / name, REPOSITORY / "requirements.lock")
-    preflight.check(run, stages)
-    execute(run)
-    return run
-
-
-def test_a_run_reads_a_folder_of_parquet_as_it_reads_lines(tmp_path):
-    words = "fox dog owl hen cow pig rat elk".split()
-    WordPiece([*SPECIAL_TOKENS, *words, "the", "where", "is"]).save(tmp_path / "vocab.txt")
-    rows = [
-        {"title": f"where is the {word}", "body": f"the {word}", "other": f"the {words[number - 1]}"}
-        for number, word in enumerate(words)
-    ]
-    trained, asked = rows[:6], rows[6:]
-    in_lines = lines(tmp_path / "train.jsonl", trained)
-    for number in (0, 1):
-        as_parquet(tmp_path / "set" / f"train-0000{number}-of-00002.parquet", trained[3 * number :][:3])
-    tested = as_parquet(tmp_path / "set" / "test-00000-of-00001.parquet", asked)
-    fields = {"pairs.fields": "query=title,positive=body,negative=other"}
-    runs = [prepared(tmp_path, f"of-{path.name}", path, tested, **fields) for path in (in_lines, tmp_path / "set")]
-    first, second = ({path.name: path.read_bytes() for path in run.pairs.iterdir() if path.is_file()} for run in runs)
-    assert first == second and sum(name.endswith(".tfrecord") for name in first) == 2
-    value = beir.read_folder(runs[1].sets / "test-00000-of-00001")
-    assert sorted(value.queries.values()) == sorted(row["title"] for row in asked)
-    with pytest.raises(UserError, match=r"test-00000.*: no field 'text', which .* there are title, body"):
-        prepared(tmp_path, "wrong", tmp_path / "set", tested, **{"pairs.fields": "query=title,positive=text"})

@@ -10,7 +10,6 @@ from support.devices import assert_same_on_any_mesh
 
 from retrieval.methods.reranker.loss import BinaryCrossEntropy, ClassCrossEntropy
 from retrieval.training.objectives.distillation import KLDivergence, MarginMSE
-from retrieval.training.objectives.own_negatives import MultiNegativeNLL
 
 
 def fields(teacher, ids):
@@ -21,7 +20,6 @@ def fields(teacher, ids):
 LOSSES = {
     "binary": lambda score, teacher, ids: BinaryCrossEntropy()(score, fields(teacher, ids)),
     "class": lambda score, teacher, ids: ClassCrossEntropy()(jnp.stack([-score, score], axis=2), fields(teacher, ids)),
-    "listwise": lambda score, teacher, ids: MultiNegativeNLL()(score, fields(teacher, ids)),
     "margin_mse": lambda score, teacher, ids: MarginMSE()(score, fields(teacher, ids)),
     "kl": lambda score, teacher, ids: KLDivergence()(score, fields(teacher, ids)),
 }
@@ -51,8 +49,6 @@ def by_loops(name, score, teacher, ids):
             signs = [1] + [-1] * (len(s) - 1)
             terms = [math.log(1 + math.exp(-sign * factor * value)) for sign, value in zip(signs, s)]
             loss = sum(terms) / len(terms)
-        elif name == "listwise":
-            loss = -log_softmax(s)[0]
         elif name == "margin_mse":
             terms = [((s[0] - a) - (t[0] - b)) ** 2 for a, b in zip(s[1:], t[1:])]
             loss = sum(terms) / len(terms) if terms else 0

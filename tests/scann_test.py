@@ -8,10 +8,10 @@ import pytest
 
 from retrieval.common.errors import UserError
 from retrieval.search.exact import ExactIndex, recall
-from retrieval.search.scann import ScannIndex, available
+from retrieval.search.scann import Scann, ScannIndex
 from retrieval.search.windows import Rescored
 
-needs_scann = pytest.mark.skipif(not available(), reason="ScaNN cannot be imported here")
+needs_scann = pytest.mark.skipif(not Scann().available(), reason="ScaNN cannot be imported here")
 
 
 def clustered(candidates, queries, dimensions=32, clusters=200, seed=0):
@@ -122,15 +122,5 @@ def test_a_damaged_index_is_refused(saved, tmp_path):
 def test_without_scann_it_is_not_available(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "scann", None)
     monkeypatch.setitem(sys.modules, "scann.scann_ops.py", None)
-    assert not available()
+    assert not Scann().available()
     assert "ScaNN cannot be used" in caplog.text
-
-
-@needs_scann
-def test_bad_embeddings_are_refused():
-    with pytest.raises(UserError, match="not finite"):
-        ScannIndex.build(np.full((3, 2), np.nan, np.float32))
-    with pytest.raises(UserError, match="no candidates"):
-        ScannIndex.build(np.zeros((0, 2), np.float32))
-    with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
-        ScannIndex.build(np.eye(4, dtype=np.float32)).search(np.ones((1, 3), np.float32), 1)

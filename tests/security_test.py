@@ -20,7 +20,7 @@ import seqio
 import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
-from support import google_checkpoint, toy_corpus
+from support import toy_corpus
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -244,9 +244,7 @@ LOADERS = {
     ),
     "manifest": Loader(write_manifest, lambda folder: files.verify_manifest(folder, ""), "-", sealed=False),
     "embeddings": Loader(write_embeddings, lambda folder: encoding.load(folder, "candidates")),
-    "codes": Loader(
-        write_codes, lambda folder: (encoding.load(folder, "candidates"), encoding.clipped(folder, "candidates"))
-    ),
+    "codes": Loader(write_codes, lambda folder: encoding.load(folder, "candidates")),
     "bm25": Loader(write_bm25, lambda folder: Bm25Index.load(folder / "index")),
     "scann": Loader(write_scann, read_scann),
     "scann's docids": Loader(write_docids, read_scann, r"(?!.*scann_docids\.pkl).*"),
@@ -258,7 +256,6 @@ LOADERS = {
         lambda folder: list(local_runner.read_items([folder / "work"], "tag")),
     ),
     "weights": Loader(write_weights, read_weights),
-    "tensorflow's weights": Loader(lambda folder: google_checkpoint.write(GOLDEN / "bert", folder), read_weights),
     "collection": Loader(write_collection, read_collection),
     "squad": Loader(
         lambda folder: toy_corpus.write_squad(folder / "squad.json"),

@@ -52,7 +52,7 @@ def main(argv):
             print("clean")
     time.sleep(30)
 
-cli.run(main, has_flags=False)
+cli.run(main)
 """
 
 

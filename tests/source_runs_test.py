@@ -26,7 +26,7 @@ from retrieval.recipes import source_objective
 from retrieval.recipes.parameters import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.runs.fitting import source_batches, training_length
-from retrieval.runs.fitting.examples import abstract_batch, abstract_batches
+from retrieval.runs.fitting.examples import abstract_batch
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state
@@ -231,23 +231,8 @@ def test_a_step_costs_what_those_of_its_sources_do_on_average(place):
     alone = [count(own, abstract_batch(own, mesh)) for own in configs.values()]
     assert alone[1] > alone[0] > alone[2]  # of two negatives, of one, and of none
     shares, counts = (0.5, 0.3, 0.2), functools.partial(count, run.config)
-    assert training_length.mean_flops(counts, abstract_batches(run.config, mesh), shares) == pytest.approx(
-        np.dot(shares, alone)
-    )
-
-
-def test_mixed_batches_have_examples_of_all(place, run, tmp_path):
-    text = "\n".join(f'[{n}]\nfiles = "{place}/{n}.jsonl"\nweight = {w}' for n, w in (("one", 3.0), ("five", 1.0)))
-    changes = {"pairs.sources": text, "data.mixed_sources": True, "train.log_q": False, "train.epochs": 1.0}
-    mixed = make_run(place, tmp_path / "run", **changes)
-    complete(mixed)
-    batches = take(batches_of(mixed), 100)
-    share = np.mean([batch["source"] == 0 for batch in batches])
-    assert abs(share - 0.75) < 3 * np.sqrt(0.75 * 0.25 / 800)
-    assert any(0 < batch["source"].sum() < 8 for batch in batches)
-    lines = metrics(mixed.folder)
-    pairs = records.details(mixed, "pairs")["pairs"]
-    assert sum(line["examples/one"] + line["examples/five"] for line in lines) == 8 * -(-pairs // 8)
+    shapes = [abstract_batch(run.config, mesh, own) for own in configs.values()]
+    assert training_length.mean_flops(counts, shapes, shares) == pytest.approx(np.dot(shares, alone))
 
 
 def test_a_teacher_is_asked_for_the_pairs_of_the_sources_that_learn_from_it(place, tmp_path):
@@ -316,7 +301,13 @@ TWO = '[one]\nfiles = "{0}/one.jsonl"\n{1}\n[five]\nfiles = "{0}/five.jsonl"\n{2
         + ({"train.loss": "two_way_nll"}, "^config.train.loss=two_way_nll comp"),
         ("loss = 'kl_divergence'\nnegatives = 1", "", {}, "kl_divergence learns from a teacher's scores, and the"),
         ("", "", {"train.loss": "kl_divergence"}, "source 'one': .* learns from a teacher, .*: write loss = \"kl_div"),
-        ("", "negatives = 1", {"data.mixed_sources": True}, "negatives is 0 in 'one' and 1 in 'five': give both the"),
+        ("weight = 1", "weight = 2", {"data.source_alpha": 0.5}, "and config.pairs.sources gives them weights"),
+        (
+            "query_prompt = 'q '",
+            "",
+            {"model.pool_from": (2, 0), "model.encoder": "transformer"},
+            "source 'one': config.model.pool_from=.2, 0. leaves",
+        ),
         ("", "", {"mine.refresh_every": 2, "loop.validate_every": 2}, "makes pairs anew that have no source"),
         ("", "", {"train.batch_size": 32}, "source 'five': config.pairs.files=.*: 20 labelled pairs, fewer than"),
     ],

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 import seqio
-import tensorflow as tf
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import toy_corpus
@@ -76,14 +75,9 @@ def equal(left, right):
 
 def test_shapes_and_types(corpus):
     (batch,) = take(batches(corpus, register(corpus, ict=1.0, bfs=1.0, wlp=1.0), lanes=1), 1)
-    assert {name: value.shape for name, value in batch.items()} == {
-        "query": (16, 24),
-        "query_types": (16, 24),
-        "document": (16, 1, 64),
-        "document_types": (16, 1, 64),
-        "document_id": (16, 1),
-        "log_q": (16, 1),
-    }
+    sides, numbers = {"query": (16, 24), "document": (16, 1, 64)}, {"document_id": (16, 1), "log_q": (16, 1)}
+    expected = sides | {f"{side}_types": shape for side, shape in sides.items()} | numbers
+    assert {name: value.shape for name, value in batch.items()} == expected
     vocabulary = corpus[1]
     for document, types in zip(batch["document"][:, 0], batch["document_types"][:, 0]):
         seps = np.flatnonzero(document == vocabulary.sep_id)
@@ -230,25 +224,6 @@ def test_log_q_sums_to_one_over_the_passages(corpus, labelled):
         assert np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_wlp_asks_with_the_linked_pages_lead(corpus):
-    name, vocabulary = register(corpus, wlp=1.0), corpus[1]
-    linked = collections.defaultdict(set)
-    for number in range(120):
-        for passage in passages.cut(toy_corpus.article(number), vocabulary, Limits(60, 10, 5))[1]:
-            if passage.targets:
-                linked[holdout.document_id(passage.id)] = {(number + 1) % 120, (number + 2) % 120}
-    dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
-    leads = [passages.cut(toy_corpus.article(n), vocabulary, Limits(60, 10, 5))[0] for n in range(120)]
-    for example in dataset.as_numpy_iterator():
-        query = tuple(example["query"][1:-1])
-        sentences = {
-            leads[n].ids[sum(leads[n].lengths[:i]) : sum(leads[n].lengths[: i + 1])][:22]
-            for n in linked[int(example["document_id"][0])]
-            for i in range(len(leads[n].lengths))
-        }
-        assert query in sentences
-
-
 def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
     folder, *others = corpus
     for path in folder.glob("*.tfrecord"):
@@ -278,11 +253,8 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
 
 
 SHARE = 0.1
-TASK_LENGTHS = {
-    **dict.fromkeys(("ict", "bfs", "wlp"), LENGTHS),
-    "mlm": masked_lengths(64),
-    "next_sentence": masked_lengths(128) | {"is_random": 1},
-}
+TASK_LENGTHS = {"ict": LENGTHS, "bfs": LENGTHS, "wlp": LENGTHS, "mlm": masked_lengths(64)}
+TASK_LENGTHS["next_sentence"] = masked_lengths(128) | {"is_random": 1}
 
 
 def epoch_of(corpus, name, **kwargs):
@@ -359,29 +331,6 @@ def labelled(corpus, tmp_path_factory):
 
 def training_examples(value):
     return list(of_set(value, "train", {text.id: text for text in value.candidates}.get))
-
-
-def test_labelled_pairs(corpus, labelled):
-    vocabulary, (folder, value, statistics) = corpus[1], labelled
-    assert (statistics["pairs"], statistics["shards"]) == (11, 4)
-    name, examples = register_tasks(corpus, {"pairs": 1.0}, labelled=folder)
-    assert (name, examples) == ("pairs", {"pairs": 11})
-    dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
-    found = {
-        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"][0]), float(e["log_q"][0]))
-        for e in dataset.as_numpy_iterator()
-    }
-    texts = {c.id: vocabulary.decode(vocabulary.encode(f"{c.title} {c.text}")) for c in value.candidates}
-    expected = {
-        (value.queries[query].lower(), texts[id], np.float32(np.log((2 if id == "c1" else 1) / 11)))
-        for query, grades in value.qrels["train"].items()
-        for id, grade in grades.items()
-        if grade
-    }
-    assert {e[:2] for e in found} == {e[:2] for e in expected}
-    assert sorted(e[2] for e in found) == pytest.approx(sorted(float(e[2]) for e in expected))
-    lengths = [sum(1 for _ in tf.data.TFRecordDataset(str(path))) for path in sorted(folder.glob("*.tfrecord"))]
-    assert lengths == [3, 3, 3, 2]
 
 
 @pytest.fixture(scope="module")
@@ -504,10 +453,6 @@ def embedded(batch, side, table):
     ids = batch[side]
     if f"{side}_segments" not in batch:
         return table[ids.reshape(-1, ids.shape[-1])].sum(axis=1)
-    return np.stack(
-        [
-            table[ids[lane][batch[f"{side}_segments"][lane] == number + 1]].sum(axis=0)
-            for lane in range(len(ids))
-            for number in range(batch[f"{side}_starts"].shape[1])
-        ]
-    )
+    segments, texts = batch[f"{side}_segments"], range(1, batch[f"{side}_starts"].shape[1] + 1)
+    lanes = range(len(ids))
+    return np.stack([table[ids[lane][segments[lane] == text]].sum(axis=0) for lane in lanes for text in texts])

@@ -128,14 +128,6 @@ def test_a_token_of_padding_that_ends_a_text_stays(tmp_path):
     assert vocabulary.encode("a<|endoftext|>")[-1] == vocabulary.pad_id == tokenizer.token_to_id("<|endoftext|>")
 
 
-def test_what_stands_around_a_text_tells_vocabularies_apart(tmp_path):
-    """A base model's vocabulary is not that of the embedding model with the same tokens."""
-    for kind in ("Qwen3", "Qwen3-Embedding"):
-        write(tmp_path / kind, kind)
-    base, embedding = (vocabularies.load(tmp_path / kind) for kind in ("Qwen3", "Qwen3-Embedding"))
-    assert base.tokens == embedding.tokens and base.fingerprint != embedding.fingerprint
-
-
 def test_roles_that_there_are_not(tmp_path):
     write(tmp_path, "Qwen3")
     vocabulary = vocabularies.load(tmp_path)
@@ -151,7 +143,7 @@ def test_the_token_that_ends_a_text_can_be_appended(tmp_path):
     vocabulary.append_eos()
     assert vocabulary.fingerprint == fingerprint  # stored tokens serve as before
     assert vocabulary.single([5, 6, 7], 3) == [5, 6, vocabulary.eos_id] and vocabulary.sep_id == vocabulary.eos_id
-    with pytest.raises(UserError, match=r"config\.data\.append_eos=True, and the vocabulary puts a token behind"):
+    with pytest.raises(UserError, match=r"config\.data\.append_eos=True, and the vocabulary names no eos_token"):
         vocabulary.append_eos()
     config = json.loads((tmp_path / "base" / "tokenizer_config.json").read_text())
     (tmp_path / "base" / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": None}))

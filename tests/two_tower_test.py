@@ -12,7 +12,7 @@ from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.models.two_tower import TowerConfig
+from retrieval.models.two_tower import BowConfig, BowMlp, TowerConfig
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
 CONFIG = TowerConfig("transformer", SIZES, embed_dim=6)
@@ -80,3 +80,13 @@ def test_each_side_is_pooled_from_its_own_place():
     hidden = whole.query_tower.encoder(text(), dropout_key=None)
     np.testing.assert_allclose(parts.encode_queries(text(), None), hidden[:, 1], atol=1e-6)
     np.testing.assert_allclose(parts.encode_documents(text(), None), hidden[:, 0], atol=1e-6)
+
+
+def test_the_embedding_of_a_bow_mlp_is_an_mlp_of_the_mean_token():
+    model = BowMlp(BowConfig(vocab_size=50, hidden_size=6, mlp_size=5), 4, rngs=nnx.Rngs(0))
+    model.hidden.bias[...], model.output.bias[...] = jnp.linspace(-1, 1, 5), jnp.linspace(1, 2, 4)
+    p = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model)))
+    for row, embedding in zip(IDS, model(text(), dropout_key=None)):
+        mean = p["token_embedding"]["embedding"][row[row >= 0]].mean(axis=0)
+        hidden = np.tanh(mean @ p["hidden"]["kernel"] + p["hidden"]["bias"])
+        np.testing.assert_allclose(embedding, hidden @ p["output"]["kernel"] + p["output"]["bias"], atol=1e-6)

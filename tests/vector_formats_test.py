@@ -12,6 +12,7 @@ from support.handed_over import block_of, checks, made, questions, verify, writt
 
 from retrieval.common.errors import UserError
 from retrieval.export.vectors import folder
+from retrieval.export.vectors.metadata import Metadata
 from retrieval.export.vectors.targets import TARGETS, Target, register
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
@@ -36,22 +37,15 @@ def test_the_table_comes_back(tmp_path):
     assert said == json.loads(table.schema.metadata[b"retrieval.vectors"]) | {"parts": 1}
     assert said | {"rows": 40, "dimension": 16, "dtype": "float32", "side": "document"} == said
     assert (tmp_path / "table" / "queries" / "part-00000.parquet").exists()
-
-
-def test_only_texts_are_compressed(tmp_path):
-    path = written("table", tmp_path, *made()) / "vectors" / "part-00000.parquet"
-    columns = parquet.ParquetFile(path).metadata.row_group(0)
+    columns = parquet.ParquetFile(path / "part-00000.parquet").metadata.row_group(0)
     kinds = {columns.column(place).path_in_schema: columns.column(place).compression for place in range(5)}
     assert kinds.pop("vector.list.element") == "UNCOMPRESSED" and set(kinds.values()) == {"ZSTD"}
 
 
-def test_a_row_group_is_a_block_and_parts_end_in_time(tmp_path, monkeypatch):
+def test_a_part_is_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr("support.handed_over.BLOCK", 7)
-    monkeypatch.setattr("retrieval.export.vectors.targets._MOST_BYTES", 4000)
     path = written("table", tmp_path, *made()) / "vectors"
-    parts = [parquet.ParquetFile(part) for part in sorted(path.iterdir())]
-    groups = [part.metadata.row_group(n).num_rows for part in parts for n in range(part.num_row_groups)]
-    assert len(parts) > 1 and groups == [7] * 5 + [5]
+    assert [parquet.ParquetFile(part).metadata.num_rows for part in sorted(path.iterdir())] == [7] * 5 + [5]
 
 
 def test_what_is_expected_are_the_best_of_all(tmp_path):
@@ -114,25 +108,9 @@ def changed(vectors, **changes):
     return vectors.__class__(**{**vars(vectors), "blocks": blocks, "rows": 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    (
-        ("vertex", {"metadata": [{"year": 1 << 31}]}, "year=2147483648 of .* is no whole number of 32 bits"),
-        ("faiss", {"ids": ["a\nb"]}, r"pyserini reads ids as lines, and 'a\\nb' is none"),
-    ),
-)
-def test_what_a_row_may_not_be(name, changes, message, tmp_path):
-    vectors, embeddings = made(rows=1, columns=("year",))
-    with pytest.raises(UserError, match=message):
-        written(name, tmp_path, changed(vectors, **changes), embeddings)
-    assert not list(tmp_path.iterdir())
-
-
-def test_names_that_a_target_has_itself(tmp_path):
-    vectors, embeddings = made(rows=2)
-    taken = vectors.__class__(**{**vars(vectors), "kinds": {"title": "text"}, "columns": ("title",)})
+def test_names_that_the_table_has_itself():
     with pytest.raises(UserError, match="'title'"):
-        written("table", tmp_path, taken, embeddings)
+        Metadata(None).check_columns(("title",))
 
 
 def test_a_folder_of_something_else_stays(tmp_path):
@@ -189,9 +167,11 @@ def test_a_plugin_adds_a_target(tmp_path):
 
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
     path = written("faiss", tmp_path, *made(rows=8, breaks=False)) / "docid"
-    vectors, embeddings = made(rows=1)
-    with pytest.raises(UserError, match="reads ids as lines"):
+    vectors, embeddings = made(rows=1, columns=("year",))
+    with pytest.raises(UserError, match=r"pyserini reads ids as lines, and 'a\\nb' is none"):
         written("faiss", tmp_path, changed(vectors, ids=["a\nb"]), embeddings)
+    with pytest.raises(UserError, match=r"year=2147483648 of .* is no whole number of 32 bits"):
+        written("vertex", tmp_path, changed(vectors, metadata=[{"year": 1 << 31}]), embeddings)
     verify(path.parent)
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1
     written("faiss", tmp_path, *made(rows=9, breaks=False))

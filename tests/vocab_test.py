@@ -54,27 +54,11 @@ def test_kept_words_are_those_of_the_whole_text(monkeypatch):
     assert 0 < len(vocabulary._words) <= 1000
 
 
-def test_single_and_pair_by_hand():
-    vocabulary = WordPiece.train(TEXTS, 80)
-    cls, sep = vocabulary.cls_id, vocabulary.sep_id
-    assert vocabulary.single([7, 8, 9], 4) == [cls, 7, 8, sep]
-    assert vocabulary.pair([7], [8, 9], 10) == [cls, 7, sep, 8, 9, sep]
-    assert vocabulary.pair([7], [8, 9], 5) == [cls, 7, sep, 8, sep]
-    assert vocabulary.pair([], [8, 9], 10) == [cls, 8, 9, sep]
-    # A long first text leaves at least half of the row to the second.
-    assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, sep, 8, 8, 8, 8, sep]
-    assert vocabulary.pair([7] * 21, [8] * 20, 10) == [cls, 7, 7, 7, 7, sep, 8, 8, 8, sep]
-    assert vocabulary.pair([7] * 20, [8], 10) == [cls, 7, 7, 7, 7, 7, 7, sep, 8, sep]
-
-
 def test_windows_cut_the_second_text_without_gap_or_overlap():
     vocabulary = WordPiece.train(TEXTS, 80)
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
-    assert vocabulary.windows([7], [10, 11, 12, 13, 14], 6, 9) == [
-        [cls, 7, sep, 10, 11, sep],
-        [cls, 7, sep, 12, 13, sep],
-        [cls, 7, sep, 14, sep],
-    ]
+    windows = [[cls, 7, sep, *body, sep] for body in ((10, 11), (12, 13), (14,))]
+    assert vocabulary.windows([7], [10, 11, 12, 13, 14], 6, 9) == windows
     assert vocabulary.windows([], [10, 11, 12], 4, 9) == [[cls, 10, 11, sep], [cls, 12, sep]]
     random = Random(0)
     for _ in range(500):
@@ -94,7 +78,7 @@ def test_windows_cut_the_second_text_without_gap_or_overlap():
     ("content", "message"),
     [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\nc\nb\n", r"line 8 repeats the token 'b'"),
-        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"\xff\xfe\x00", "cannot be read as UTF-8"),
     ],
 )
 def test_damaged_vocabularies(tmp_path, content, message):

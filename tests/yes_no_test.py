@@ -43,10 +43,9 @@ def with_module(folder, **score):
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder", **IDENTITY}))
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_one_row_is_the_softmax_over_all_tokens(tied, inputs, tmp_path):
+def test_one_row_is_the_softmax_over_all_tokens(inputs, tmp_path):
     """p(yes) of the two answers, by their words; one document is cut."""
-    wanted = expected(*judges.write(tmp_path / "judge", tied))
+    wanted = expected(*judges.write(tmp_path / "judge", tied=False))
     reranker = opened(inputs, tmp_path)
     found = reranker.scores(judges.QUERIES, judges.DOCUMENTS)
     assert np.ptp(found) > 0.01
@@ -70,7 +69,7 @@ def test_the_answers_are_those_that_the_module_names(inputs, tmp_path):
         ("tokenizer.json", ('"yes"', '"yep"'), "copy it again|'yes' and 'no', are no tokens that it has"),
         ("1_LogitScore/config.json", ('"true_token_id": 1', '"true_token_id": 9999'), "are no tokens that it has"),
         ("1_LogitScore/config.json", ("false_token_id", "other_token_id"), "other_token_id is 2, and whether that"),
-        ("modules.json", ("LogitScore", "Dense"), "not one Transformer with one Pooling"),
+        ("modules.json", ("LogitScore", "Dense"), "its modules are "),
     ],
 )
 def test_what_is_not_understood_is_refused(file, change, says, inputs, tmp_path):
@@ -120,8 +119,9 @@ ASKED = "".join(judges.TOLD).replace(judges.TASK, "{}").format(*map(of_role, ("s
         ("{% if tools %}<|im_start|>{{ messages }}<think>{% endif %}", False, True),
     ],
 )
-@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "list"])
-def test_a_template_in_other_words_is_refused(place, template, alone, is_refused, inputs, tmp_path):
+def test_a_template_in_other_words_is_refused(
+    template, alone, is_refused, inputs, tmp_path, place="tokenizer_config.json"
+):
     judges.write(folder := tmp_path / "judge")
     if not alone:
         with_module(folder, true_token_id=1, false_token_id=2)
@@ -136,6 +136,11 @@ def test_a_template_in_other_words_is_refused(place, template, alone, is_refused
             opened(inputs, tmp_path)
     else:
         opened(inputs, tmp_path)
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "list"])
+def test_templates_are_looked_for_where_they_may_be(place, inputs, tmp_path):
+    test_a_template_in_other_words_is_refused(ASKED.replace("Judge", "Say"), True, True, inputs, tmp_path, place)
 
 
 def test_a_language_model_of_another_kind_is_not_taken_for_a_judge(tmp_path):

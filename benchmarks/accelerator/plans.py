@@ -28,7 +28,7 @@ from retrieval.models.text import Text
 from retrieval.recipes.parameters import bind, gather, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.search import exact
-from retrieval.search.vector_codes import FLOAT32, Form, Packing, ranges_of
+from retrieval.search.vector_codes import FLOAT32, Form, ranges_of
 from retrieval.stages.plan import devices_of, make_plan
 from retrieval.training import chips, sharding, step_plan, work
 
@@ -127,7 +127,7 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
     rows_NE = np.random.default_rng(0).standard_normal((64, E), np.float32)
     if form.needs_ranges:
         form = form.calibrated(ranges_of(rows_NE))
-    layout = exact.Layout.of(sizes["rows"], mesh, Packing(precision, E) if precision != FLOAT32 else None)
+    layout = exact.Layout.of(sizes["rows"], mesh, precision)
     stored_NS = form.encode(rows_NE)
     size = sizes["batch"] if is_served else min(512, sizes["queries"])
     arrays = (

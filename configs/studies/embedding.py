@@ -50,8 +50,7 @@ ARMS: dict[str, tuple[str, Callable[[ConfigDict], None]]] = {
 def get_config(dataset: str = "nfcorpus") -> ConfigDict:
     """The table of runs on a BEIR folder of this name; `complete` gives them the model."""
     config = ConfigDict({"model": "", "teacher": "", "beir": "", "runs": {}})
-    config.runs["start"] = start = _run(config, dataset, ("sets", "pairs", "train", "encode", "index", "evaluate"))
-    start.train.steps = 0
+    config.runs["start"] = _run(config, dataset, ("sets", "pairs", "adopt", "encode", "index", "evaluate"))
     config.runs["mined"] = mined = _run(config, dataset, ("mine", "pairs"))
     mined.base, mined.mine.system, mined.mine.relative_margin, mined.data.negatives = "start", "exact", 0.05, 1
     config.runs["taught"] = taught = _run(config, dataset, ("mine", "teacher", "pairs"))

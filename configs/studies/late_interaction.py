@@ -29,7 +29,7 @@ _OF_TOWERS = ("train", "encode", "index", "evaluate", "report")
 def get_config(dataset: str = "nfcorpus") -> ConfigDict:
     """The table of runs on a BEIR folder of this name; `complete` gives them the model."""
     config = ConfigDict({"model": "", "beir": "", "steps": 150, "runs": {}})
-    config.runs["start"] = _run(config, dataset, ("sets", "pairs", *_OF_TOWERS[:-1]))
+    config.runs["start"] = _run(config, dataset, ("sets", "pairs", "adopt", *_OF_TOWERS[1:-1]))
     for seed in SEEDS:
         config.runs[f"towers-s{seed}"] = _run(config, dataset, _OF_TOWERS, base="start", seed=seed)
     for seed in SEEDS:
@@ -54,7 +54,7 @@ def complete(study: ConfigDict) -> None:
         raise UserError("config.model is empty: name the model to start from, a folder or hf:NAME")
     for name, run in study.runs.items():
         run.train.init_from = study.model
-        run.train.steps = 0 if name == "start" else study.steps
+        run.train.steps = study.steps
         embedding.complete(run)
         run.data.update(query_length=32, document_length=64)
         if not (Path(study.beir) / "qrels" / "train.tsv").exists():

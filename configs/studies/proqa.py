@@ -200,8 +200,8 @@ def _steps_of_clusters(size: str) -> int:
 def _at_checkpoint(study: ConfigDict, size: str, seed: int, ninth: int) -> ConfigDict:
     """The retriever without clusters, as it was earlier."""
     config = _proqa(study, size)
-    config.stages, config.base = ("train", "encode", "evaluate", "report"), f"plain-{seed}"
-    config.train.update(init_from=f"plain-{seed}", init_step=config.train.steps * ninth // 9, steps=0)
+    config.stages, config.base = ("adopt", "encode", "evaluate", "report"), f"plain-{seed}"
+    config.train.update(init_from=f"plain-{seed}", init_step=config.train.steps * ninth // 9)
     config.loop.keep_steps = ()
     return config
 

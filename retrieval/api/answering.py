@@ -35,14 +35,9 @@ class Answerer(Protocol):
 
     def compile(self) -> None:
         """Compiles what reads short and long passages, any number of them: otherwise the first of every length wait."""
-        ...
 
-    def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
-        """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans.
-
-        Args:
-          system: whose hits these are, for the weight that validation chose for its scores; '': of no one.
-        """
+    def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
+        """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""
         ...
 
 

@@ -1,12 +1,10 @@
 """Documents as people give them: texts, records, files and folders."""
 
-import dataclasses
 import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -25,7 +23,7 @@ from retrieval.runs.ranking.collection import Collection
 Document = str | Mapping[str, str]
 
 _IDS = ("id", "_id")
-FIELDS = ("id", "title", "text", "url")
+_LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
 _log = logging.getLogger(__name__)
@@ -36,42 +34,25 @@ def is_list(texts: object) -> bool:
     return isinstance(texts, Iterable) and not (isinstance(texts, str | Mapping) or hasattr(texts, "columns"))
 
 
-def check_list(documents: object) -> None:
-    """Checks that documents are a list of them: in a loop a text has letters, and a record or a table names.
-
-    Raises:
-      UserError: they are one text, one record, a table, or nothing to loop over.
-    """
-    if not is_list(documents):
-        kind = type(documents).__name__
-        raise UserError(f"a list of texts or records is needed, not {kind}: [document], or table.to_dict('records')")
-
-
-def candidates(documents: Iterable[Document]) -> list[Candidate]:
+def candidates(documents: Iterable[Document], are_distinct: bool = False) -> list[Candidate]:
     """Texts and records as candidates. A record has a 'text', and may have a 'title' and an 'id'.
 
-    Ids may be there twice: see `check_ids`.
+    Args:
+      are_distinct: whether no two may have one id.
 
     Raises:
-      UserError: they are no list, or one is neither; with its place.
+      UserError: they are no list, or one is neither or has the id of another; with its place.
     """
-    check_list(documents)
-    return [_candidate(document, place) for place, document in enumerate(documents)]
-
-
-def check_ids(candidates: Sequence[Candidate]) -> None:
-    """Checks the ids of candidates that are to be found by them.
-
-    Raises:
-      UserError: two have one id.
-    """
+    if not is_list(documents):  # in a loop a text has letters, and a record or a table names
+        kind = type(documents).__name__
+        raise UserError(f"a list of texts or records is needed, not {kind}: [document], or table.to_dict('records')")
+    made = [_candidate(document, place) for place, document in enumerate(documents)]
     ids: set[str] = set()
-    for place, candidate in enumerate(candidates):
+    for place, candidate in enumerate(made if are_distinct else ()):
         if candidate.id in ids:
-            raise UserError(
-                f"document {place}: the id '{candidate.id}' is there twice; ids are distinct, by default the place"
-            )
+            raise UserError(f"document {place}: the id '{candidate.id}' is there twice; by default it is the place")
         ids.add(candidate.id)
+    return made
 
 
 def checked_text(text: object, what: str) -> str:
@@ -87,63 +68,40 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
-class Cut(NamedTuple):
-    """How documents are cut into passages."""
-
-    vocabulary: Vocabulary
-    limits: Limits
-
-    def passages(self, article: Article) -> list[Candidate]:
-        """The passages of an article, each with the address that the article has."""
-        cut = passages.cut(article, self.vocabulary, self.limits)[1]
-        return [Candidate(each.id, article.title, each.text, each.section, url=article.url) for each in cut]
-
-
-def limits_of(prepared: ConfigDict) -> Limits:
-    """How a config cuts passages."""
-    names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
-    return Limits(*(prepared.prepare[name] for name in names))
-
-
-def read_passages(path: Path, cut: Cut, fields: Mapping[str, str]) -> Iterator[Candidate]:
+def read_passages(path: Path, vocabulary: Vocabulary, prepared: ConfigDict) -> Iterator[Candidate]:
     """The passages of a file or a folder, as the stage `prepare` cuts them, each with the address of its document.
 
     What is left out is counted in the log.
 
     Args:
-      fields: the names that records have for 'id', 'title', 'text' and 'url', where they are not the usual ones; and
-        the 'base_url' of documents without an address.
+      prepared: says what records call their fields, and how passages are cut.
 
     Raises:
       UserError: there is no document there, a record is broken, or two have one id.
     """
     if not _is_there(path):
         raise no_path(path, "documents")
-    options = {f"documents.{name}": fields.get(name, "") for name in FIELDS}
+    limits, documents = Limits(*(prepared.prepare[name] for name in _LIMITS)), prepared.documents
     kind, parts = corpus_kind.kind_of_parts([str(path)])
+    options = {f"documents.{name}": documents[name] for name in ("id", "title", "text", "url")}
     kind.check(parts, options)
     pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)
     ids, left_out, examples = set(), Counter(), {}
     for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
-            continue
-        if tag == shard_steps.EXAMPLE:
+        elif tag == shard_steps.EXAMPLE:
             examples.setdefault(what, f", such as {value}")
-            continue
-        item = articles.from_json(value, str(path))
-        if isinstance(item, Article):
+        elif isinstance(item := articles.from_json(value, str(path)), Article):
             if item.id in ids:
                 raise UserError(f"{path}: two documents have the id '{item.id}'; give them ids of their own")
             ids.add(item.id)
-            own = cut.passages(item)
+            own = passages.cut(item, vocabulary, limits)[1]
             left_out["documents without a passage (too short)"] += not own
-            for each in own:
-                url = addresses.of_document(fields.get("base_url", ""), each.url, item.id, each.title)
-                yield dataclasses.replace(each, url=url)
+            url = addresses.of_document(documents.base_url, item.url, item.id, item.title)
+            yield from (Candidate(each.id, item.title, each.text, each.section, url=url) for each in own)
     kinds = [(what, count) for what, count in left_out.items() if count and what not in _NOT_LEFT_OUT]
-    counts = [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]
-    if counts:
+    if counts := [f"{what}: {count:,}{examples.get(what, '')}" for what, count in kinds]:
         _log.warning("%s: %s", path, "; ".join(counts))
 
 
@@ -169,13 +127,12 @@ def _is_there(path: Path) -> bool:
 
 
 def _candidate(document: Document, place: int) -> Candidate:
-    if isinstance(document, str):
-        return Candidate(str(place), "", checked_text(document, f"document {place}"))
-    if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
+    record = {"text": document} if isinstance(document, str) else document
+    if not isinstance(record, Mapping) or not isinstance(record.get("text"), str):
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
-    text = checked_text(document["text"], f"document {place}")
-    id, title, section = (_value(document, names, place) for names in (_IDS, ("title",), ("section",)))
-    return Candidate(id or str(place), title, text, section, url=addresses.of_record(document))
+    text = checked_text(record["text"], f"document {place}")
+    id, title, section = (_value(record, names, place) for names in (_IDS, ("title",), ("section",)))
+    return Candidate(id or str(place), title, text, section, url=addresses.of_record(record))
 
 
 def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:

@@ -1,8 +1,6 @@
 """A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
 
-import io
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +15,6 @@ from retrieval.runs.pipeline.records import verify_written
 
 _ERROR = "error: "  # how the program begins what is wrong
 _BAD_INPUT = 2
-
-_UNSAYABLE = re.compile(r"[\0\ud800-\udfff]")  # what no command can have in a field
 
 
 class FinishedRun:
@@ -97,13 +93,11 @@ def run(
     flags = {"config": config, "workdir": workdir, **{f"config.{name}": of for name, of in (overrides or {}).items()}}
     flags |= {"stage": ",".join(names)} if names else {}
     command = [sys.executable, "-m", "retrieval.main", *(f"--{name}={value}" for name, value in flags.items())]
-    if unsayable := next((word for word in command if _UNSAYABLE.search(word)), ""):
-        raise UserError(f"{unsayable!r} has a NUL or half of a surrogate pair in it; leave that out")
     lines: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
+    with subprocess.Popen(command, **pipes) as process:
         try:
-            assert process.stdout
-            for text in io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace"):
+            for text in process.stdout or ():
                 lines = [*lines[-20:], text.rstrip("\n")]
                 if not quiet:
                     print(lines[-1], flush=True)

@@ -2,29 +2,16 @@
 
 import functools
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
-from retrieval.api.document_texts import (
-    FIELDS,
-    Cut,
-    Document,
-    candidates,
-    check_ids,
-    check_list,
-    checked_text,
-    is_list,
-    limits_of,
-    own_passages,
-    read_passages,
-)
+from retrieval.api.document_texts import Document, candidates, checked_text, is_list, own_passages, read_passages
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime.model_folder import QUERY
@@ -61,15 +48,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self._place})"
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether embeddings have length 1, so that their inner products are cosines.
-
-        Raises:
-          UserError: the model embeds nothing.
-        """
-        return self.towers.normalizes
 
     @property
     def similarity(self) -> str:
@@ -153,9 +131,7 @@ class Model:
         documents: Sequence[Document] | str | Path | None = None,
         kind: str = EXACT,
         weight: float | None = None,
-        fields: Mapping[str, str] | None = None,
-        precision: str | None = None,
-        rescore: int | None = None,
+        **options: Any,
     ) -> DocumentIndex:
         """An index of documents that can be searched.
 
@@ -165,15 +141,12 @@ class Model:
           kind: of index: 'exact', 'quantised' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the
             run's first index of words with exact search.
           weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
-          fields: what the records of a file call 'id', 'title', 'text' and 'url'. These win over `documents` of the
-            run, which has the names of the others.
-          precision: of 'quantised', such as 'int8' or 'binary'; by default `index.precision` of the run.
-          rescore: of 'quantised' and 'scann', how many results for each that is asked for the embeddings score again;
-            by default `index.rescore` of the run.
+          options: of the index, by default those of the run's `index`: of 'quantised' the `precision`, such as 'int8'
+            or 'binary'; of that and of 'scann' `rescore`, how many results for each that is asked for the embeddings
+            score again.
 
         Raises:
-          UserError: there is no document, two have one id, there is no such kind, or `fields` without a path; or
-            `precision` or `rescore` with another kind, or of no such value.
+          UserError: there is no document, two have one id, there is no such kind, or no such option of it or value.
         """
         encoder = self._encoder
         if kind not in (*INDEXES, HYBRID):
@@ -183,29 +156,21 @@ class Model:
         of_dense: float = encoder.config.fuse.dense_weight if weight is None else weight
         of_index = self._run.owner("index").config if self._run and documents is None else encoder.config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
-        changes = {"index.precision": precision, "index.rescore": rescore}
-        changes = {name: value for name, value in changes.items() if value is not None}
+        changes = {f"index.{name}": value for name, value in options.items() if value is not None}
         for name, value in changes.items():
             if name not in kinds[-1].options:
-                raise UserError(
-                    f"{name.removeprefix('index.')}={value!r}: an index of kind '{kind}' has none; leave it out"
-                )
+                option = f"{name.removeprefix('index.')}={value!r}"
+                raise UserError(f"{option}: an index of kind '{kind}' has no such option; leave it out")
             check_value(name, value, declared()[name].kind)
-        if unknown := [name for name in fields or () if name not in FIELDS]:
-            raise unknown_name("field of a document", unknown[0], FIELDS)
-        if fields and not isinstance(documents, str | Path):
-            raise UserError("fields names the columns of a file, and no path is given: records have 'id' and 'text'")
         if documents is None:
-            return self._of_run(self._run, kinds, of_dense, changes)
+            return self._of_run(kinds, of_dense, changes)
         if isinstance(documents, str | Path):
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
-            path, names = Path(documents).expanduser(), {**self._of_prepare.documents, **(fields or {})}
-            cut = Cut(encoder.vocabulary, limits_of(self._of_prepare))
-            texts = list(read_passages(path, cut, names))
+            prepared = self._run.owner("prepare").config if self._run else encoder.config
+            texts = list(read_passages(Path(documents).expanduser(), encoder.vocabulary, prepared))
         else:
-            texts = candidates(documents)
-            check_ids(texts)
+            texts = candidates(documents, are_distinct=True)
         if not texts:
             raise UserError("there is no document to index")
         built = {each.name: self._built(each, texts, changes) for each in kinds}
@@ -231,9 +196,8 @@ class Model:
         Raises:
           UserError: the run has no reranker, or a document is none.
         """
-        if not checked_text(query, "the query").strip():
-            raise UserError("the query is empty")
-        passages = _candidates(_listed(documents))
+        _check_query(query)
+        passages = _candidates(documents)
         scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
@@ -243,23 +207,21 @@ class Model:
 
         Args:
           passages: what is read: hits of a search, texts, or records with a 'text' and a 'title', of which the first
-            `config.answer.paragraphs` count. By default the run's own passages are searched. Beside their scores the
-            reader's has the weight that `config.answer.validation` chose, beside given ones `config.answer.weight`.
+            `config.answer.paragraphs` count. By default the run's own passages are searched.
 
         Raises:
           UserError: the run has no reader, or no index of passages of its own where none are given; or k is below 1.
         """
-        if not checked_text(question, "the question").strip():
-            raise UserError("the question is empty")
+        _check_query(question)
         check_count(k)
         answerer = self._answerer
         if passages is None:
-            hits, system = self._own_passages.search(question, answerer.paragraphs), self._own_passages.system
+            hits = self._own_passages.search(question, answerer.paragraphs)
         else:
-            passages, system = _listed(passages), ""
+            passages = list(passages) if is_list(passages) else passages
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
             hits = list(map(hit_of, _candidates(passages), scores))
-        return answerer.answers(question, hits, k, system)
+        return answerer.answers(question, hits, k)
 
     @functools.cached_property
     def _answerer(self) -> Answerer:
@@ -277,22 +239,21 @@ class Model:
     @functools.cached_property
     def _own_passages(self) -> DocumentIndex:
         assert self._run, "a model with a reader has one"
-        words = [INDEXES[name] for name in self._run.owner("index").config.index.words[:1]]
+        words = self._run.owner("index").config.index.words[:1]
         if not (words or self._loaded):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
-        kinds = [*words, *([INDEXES[EXACT]] if self._loaded else [])]
-        return self._of_run(self._run, kinds, self._run.config.fuse.dense_weight)
+        kinds = [INDEXES[name] for name in (*words, *([EXACT] if self._loaded else []))]
+        return self._of_run(kinds, self._run.config.fuse.dense_weight)
 
     @functools.cached_property
     def _reranker(self) -> PairScorer:
-        run, value = self._run, ""
-        if run and not recipe_of(run.owner("train").config).reranks:
-            value = run.config.rerank.model
-            run = run if is_place(value) else None
-        if run is None:
+        run, kind = self._run, TRAINED["reranker"]
+        is_own = run and recipe_of(run.owner("train").config).reranks
+        model = run.config.rerank.model if run and not is_own else ""
+        if not run or not (is_own or is_place(model)):
             raise self._without("reranker", _RERANKER)
-        TRAINED["reranker"].fetch(run, value, _RERANKER)
-        return TRAINED["reranker"].open(run, value, _RERANKER)
+        kind.fetch(run, model, _RERANKER)
+        return kind.open(run, model, _RERANKER)
 
     @property
     def _encoder(self) -> TowerEncoder | VectorEncoder:
@@ -300,23 +261,21 @@ class Model:
             raise UserError(f"{self._place}: the model embeds nothing: call rerank or answer, or load a run of towers")
         return self._loaded
 
-    def _of_run(
-        self, run: Run | None, kinds: Sequence[IndexKind], weight: float, changes: Options = NO_OPTIONS
-    ) -> DocumentIndex:
-        if run is None:
+    def _of_run(self, kinds: Sequence[IndexKind], weight: float, changes: Options = NO_OPTIONS) -> DocumentIndex:
+        """The indexes that a run has made of its own passages."""
+        if (run := self._run) is None:
             raise UserError(f"{self._place}: an export, which has no passages of its own: give documents to index")
         downloads.bring(run, [_READS_THE_INDEXES])
         runner.check_read(run, _READS_THE_INDEXES)
-        collection = open_collection(run, CORPUS)
-        opened: dict[str, Search] = {}
+        collection, opened = open_collection(run, CORPUS), dict[str, Search]()
         for each in kinds:
-            way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
-            if not each.of_words:
-                options = {**indexes.options_of(each, self._encoder.config), **changes}
-                search, way = self._encoder.over_passages(each, run, options), self._encoder.without
-            else:
+            if each.of_words:
+                way = "add it to config.index.words, and run the stage index with config.encode.corpus=True"
                 is_there = collection.index(each.name).exists()
                 search = indexes.open_words(each, collection).search if is_there else None
+            else:
+                options, way = {**indexes.options_of(each, self._encoder.config), **changes}, self._encoder.without
+                search = self._encoder.over_passages(each, run, options)
             if search is None:
                 lack = f"the run has no index '{each.name}' of its corpus"
                 raise UserError(f"{self._place}: {lack}: {way}, or give documents to index")
@@ -328,10 +287,6 @@ class Model:
         """How many results of each list a hybrid merges: as many as the stage `search` does."""
         return (self._run.config if self._run else self._encoder.config).evaluate.depth
 
-    @property
-    def _of_prepare(self) -> ConfigDict:
-        return self._run.owner("prepare").config if self._run else self._encoder.config
-
 
 def _texts(queries: Sequence[str]) -> list[str]:
     if not is_list(queries):
@@ -339,11 +294,14 @@ def _texts(queries: Sequence[str]) -> list[str]:
     return [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
 
 
-def _listed(documents: Sequence[Document | Hit]) -> list[Document | Hit]:
-    check_list(documents)
-    return list(documents)
+def _check_query(query: str) -> None:
+    if not checked_text(query, "the query").strip():
+        raise UserError("the query is empty")
 
 
 def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
     """Hits, texts and records as candidates."""
-    return candidates([each._asdict() if isinstance(each, Hit) else each for each in documents])
+    records: Any = documents
+    if is_list(documents):
+        records = [each._asdict() if isinstance(each, Hit) else each for each in documents]
+    return candidates(records)

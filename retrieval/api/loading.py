@@ -48,18 +48,15 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
                 return Model(VectorEncoder(encoder, kind), path)
         return Model(TowerEncoder(exported_towers.read(folder, config, chosen)), path)
     if not (folder / preflight.CONFIG).exists():
-        raise UserError(
-            f"{path}: neither a work directory nor a folder of sentence-transformers or transformers{hub_hint(path)}"
-        )
+        raise UserError(f"{path}: neither a work directory nor a folder of a published model{hub_hint(path)}")
     if any(chosen[:2]):
-        fields = "config.data.query_prefix and config.data.document_prefix"
-        raise UserError(f"{path}: a run has its own {fields}: leave prompts out, and give prompt_name when you encode")
+        raise UserError(f"{path}: a run has prompts of its own: leave these out, and give prompt_name when you encode")
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
     run = Run(config, folder, Path(), remote=copy)
     downloads.bring(run, [_READS_THE_MODEL])
     trained = run.owner("train")
-    if "train" in trained.config.stages and not records.is_done(trained, "train"):
+    if trained.lists("train") and not records.is_done(trained, "train"):
         again = f"python -m retrieval.main --workdir={trained.display_path}"
         raise UserError(f"{trained.display_path}: the training has not ended: `{again}` goes on with it")
     return of_run(run, truncate_dim)
@@ -77,9 +74,8 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     trained = recipe_of(run.owner("train").config)
     if kind := next((kind for kind in TRAINED.values() if kind.is_of(trained)), None):
         _check_nothing_chosen(kind.name, Chosen(truncate_dim=truncate_dim))
-        return Model(
-            VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None, run.display_path, run
-        )
+        encoder = VectorEncoder(kind.open(run, "", "config.base"), kind) if kind.stage else None
+        return Model(encoder, run.display_path, run)
     config = towers.truncated(trained_run.of_towers(run), truncate_dim, "truncate_dim")
     vocabulary = run.load_vocabulary()
     params = parameters_of(trained_run.load_towers(run, len(vocabulary)))

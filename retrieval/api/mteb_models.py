@@ -37,7 +37,8 @@ class _OfMteb:
             path = f"{path.partition('@')[0]}@{revision}"
         self._path, self._revision = path, revision or ""
         last = path.removeprefix(hub.PREFIX).partition("@")[0]
-        self._name = name or (last if hub.is_name(path) and "/" in last else f"local/{_last_part(last)}")
+        folder = last.rstrip("/").rpartition("/")[2] if is_url(last) else Path(last).resolve().name
+        self._name = name or (last if hub.is_name(path) and "/" in last else f"local/{folder}")
 
     @functools.cached_property
     def _folder(self) -> Path:
@@ -96,7 +97,7 @@ class MtebEncoder(_OfMteb):
           UserError: there is no such model, or it embeds nothing.
         """
         super().__init__(model_name, revision, name)
-        self._model.normalizes  # noqa: B018 # says what is wrong before mteb loads data
+        self._model.towers  # noqa: B018 # says what is wrong before mteb loads data
 
     def encode(
         self,
@@ -124,11 +125,11 @@ class MtebEncoder(_OfMteb):
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Inner products [N, M]; of models that compare by cosines embeddings have length 1."""
-        return np.atleast_2d(_array(embeddings1)) @ np.atleast_2d(_array(embeddings2)).T
+        return _rows(embeddings1) @ _rows(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Inner products [N] of the pairs."""
-        return (np.atleast_2d(_array(embeddings1)) * np.atleast_2d(_array(embeddings2))).sum(axis=1)
+        return (_rows(embeddings1) * _rows(embeddings2)).sum(axis=1)
 
 
 class MtebSearch(_OfMteb):
@@ -195,9 +196,5 @@ def _strictly_falling(hits: Iterable[Hit]) -> Iterator[tuple[str, float]]:
         yield hit.id, float(last)
 
 
-def _array(embeddings: Any) -> np.ndarray:
-    return np.asarray(embeddings, np.float32)
-
-
-def _last_part(path: str) -> str:
-    return Path(path).resolve().name if not is_url(path) else path.rstrip("/").rpartition("/")[2]
+def _rows(embeddings: Any) -> np.ndarray:
+    return np.atleast_2d(np.asarray(embeddings, np.float32))

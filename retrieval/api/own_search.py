@@ -1,7 +1,7 @@
 """The passages of a run, searched by all of its indexes side by side: what `--stage=search` and `serve` do."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
@@ -14,7 +14,6 @@ from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search import exact
 from retrieval.search.bm25 import Bm25, words_of
 from retrieval.search.index_kind import INDEXES, OF_WORDS, Texts
-from retrieval.search.side_by_side import Search
 
 _WORD = "warm"
 
@@ -37,10 +36,8 @@ class OwnSearch:
           UserError: the run has no passages, no index of them, or a damaged one.
         """
         if not (run.prepares or run.passages):
-            raise UserError(
-                f"{run.display_path} has no passages to search: prepare a config.corpus, set config.pairs.files, or "
-                "config.base to a run with one; --stage=evaluate searches evaluation sets"
-            )
+            way = "prepare a config.corpus, set config.pairs.files, or config.base to a run with one"
+            raise UserError(f"{run.display_path} has no passages to search, and evaluation sets are none: {way}")
         collection = open_collection(run, CORPUS)
         self._depth, self.texts = depth, own_passages(run, collection)
         self.model = of_run(run) if collection.has_embeddings() else None
@@ -58,7 +55,7 @@ class OwnSearch:
             depth,
             len(self.texts),
             run.config.fuse.dense_weight,
-            functools.partial(_others, run),
+            lambda words: dict(filter(None, (kind.over_passages(run, words) for kind in TRAINED.values()))),
         )
         self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
 
@@ -72,12 +69,10 @@ class OwnSearch:
         """
         # Always as many: exact search compiles a program for each number of results.
         results = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems, prompt_name)
-
-        def lists(query: int) -> dict[str, list[Hit]]:
-            firsts = {name: (scores[query, :k], rows[query, :k]) for name, (scores, rows) in results.items()}
-            return {name: hits_of(self.texts, *first) for name, first in firsts.items()}
-
-        return [lists(query) for query in range(len(queries))]
+        return [
+            {name: hits_of(self.texts, scores[query, :k], rows[query, :k]) for name, (scores, rows) in results.items()}
+            for query in range(len(queries))
+        ]
 
     def compile(self, most: int) -> None:
         """Compiles what searches of up to so many queries need, short and long ones: otherwise the first ones wait."""
@@ -86,8 +81,3 @@ class OwnSearch:
         compiles = self.model or set(self._systems.systems) - set(OF_WORDS)
         for count in exact.sizes_up_to(most) if compiles else (1,):
             self.search([_WORD] * count, 1)
-
-
-def _others(run: Run, words: Mapping[str, Search]) -> dict[str, Search]:
-    """Systems of models that make no embeddings."""
-    return dict(system for kind in TRAINED.values() if (system := kind.over_passages(run, words)))

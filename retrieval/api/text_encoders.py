@@ -73,14 +73,9 @@ class TowerEncoder:
         self._devices = local_mesh(self.config).size
 
     @property
-    def normalizes(self) -> bool:
-        """Whether embeddings have length 1."""
-        return self.config.model.normalize
-
-    @property
     def similarity(self) -> str:
         """Of a query and a document: the inner product, which of embeddings of length 1 is the cosine."""
-        return "cosine" if self.normalizes else "dot"
+        return "cosine" if self.config.model.normalize else "dot"
 
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once."""
@@ -110,7 +105,10 @@ class TowerEncoder:
 
     def embed(self, rows: TextRows) -> np.ndarray:
         """Embeddings of texts, float32 [N, E]."""
-        return self._embed(rows.tower, rows.ids)
+        if not rows.ids:
+            return np.zeros((0, self.embed(TextRows([[0]], rows.tower)).shape[1]), np.float32)
+        longest, batch_tokens = longest_text(self.config), self.config.encode.batch_tokens
+        return encoding.encode_any(rows.ids, rows.tower, batch_tokens, longest, self._devices)
 
     def card(self, trained: Sequence[int]) -> Card:
         """What the towers are; `trained` are the sizes that they were trained to be cut to."""
@@ -137,7 +135,7 @@ class TowerEncoder:
             raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
         rows = towers.candidate_windows(self.config, self.vocabulary, texts)
         owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
-        embeddings_WE = self._embed(self._tower(DOCUMENT), list(itertools.chain.from_iterable(rows)))
+        embeddings_WE = self.embed(TextRows(list(itertools.chain.from_iterable(rows)), self._tower(DOCUMENT)))
         return self.over(indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W))
 
     def over(self, index: Index) -> Search:
@@ -165,12 +163,6 @@ class TowerEncoder:
     def _embedder(self, config: ConfigDict, params: Any) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
         embedder = Embedder(config, self.vocabulary, local_mesh(config))
         return {QUERY: embedder.queries(params), DOCUMENT: embedder.documents(params)}
-
-    def _embed(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
-        if not tokens:
-            return np.zeros((0, self._embed(tower, [[0]]).shape[1]), np.float32)
-        longest = longest_text(self.config)
-        return encoding.encode_any(tokens, tower, self.config.encode.batch_tokens, longest, self._devices)
 
 
 class VectorEncoder:
@@ -218,23 +210,18 @@ class VectorEncoder:
 
     def _check(self, kind: IndexKind) -> None:
         if kind.name != EXACT:
-            why = f"a model of the kind '{self._kind.name}' makes none"
-            raise UserError(
-                f"the index '{kind.name}' is of embeddings, and {why}: take 'exact', one of words, or 'hybrid'"
-            )
+            why = f"a model of the kind '{self._kind.name}' makes none: take 'exact', one of words, or 'hybrid'"
+            raise UserError(f"the index '{kind.name}' is of embeddings, and {why}")
 
     def _check_prompt(self, *prompt: str | None) -> None:
         if any(text is not None for text in prompt):
-            raise UserError(
-                f"a model of the kind '{self._kind.name}' has its own markers: leave prompt_name and prompt out"
-            )
+            raise UserError(f"a model of the kind '{self._kind.name}' has its own markers: leave prompts out")
 
 
 def with_room(config: ConfigDict, room: int) -> ConfigDict:
     """The config with lengths that are so many tokens longer."""
     if room:
         config = config.copy_and_resolve_references()
-        config.data.update(
-            query_length=config.data.query_length + room, document_length=config.data.document_length + room
-        )
+        for name in ("query_length", "document_length"):
+            config.data[name] += room
     return config

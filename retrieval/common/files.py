@@ -41,7 +41,6 @@ def atomic(path: Path) -> Iterator[Path]:
     The temporary may become a file or a folder. After an error, or a kill, `path` is what it was before;
     what a kill leaves behind is removed by `remove_temporaries`.
     """
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
     remove(temporary)
@@ -107,7 +106,7 @@ def copy(source: Path, path: Path) -> None:
 
 def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Deletes what interrupted `atomic` writes left below `folder`, of every file or of those with a name (a glob)."""
-    for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*-{name}")):
+    for leftover in list(folder.rglob(f"{_TEMPORARY}*-{name}")):
         remove(leftover)
 
 
@@ -122,7 +121,7 @@ def lock(folder: Path) -> None:
     Raises:
       UserError: another process is.
     """
-    file = (Path(folder) / LOCK).open("a+")
+    file = (folder / LOCK).open("a+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -179,9 +178,7 @@ def read_json(path: Path) -> Any:
     """
     refuse_special(path)
     try:
-        return json.loads(
-            Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unambiguous, **foreign_json.NUMBERS
-        )
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unambiguous, **foreign_json.NUMBERS)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except OSError as error:
@@ -248,7 +245,6 @@ def describe(path: Path, known: Sequence[Mapping[str, Any]] = ()) -> list[dict[s
     Returns:
       For every file its path, size and time of modification (ns), its `name` below the folder, and its `sum`.
     """
-    path = Path(path)
     top = path if path.is_dir() else path.parent
     paths = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     looks = [
@@ -275,7 +271,6 @@ def write_manifest(folder: Path, but: Collection[str] = (), name: str = MANIFEST
       but: names of files that are left out.
       name: of the manifest.
     """
-    folder = Path(folder)
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (name, *but)]
     write_json(folder / name, checksums(folder, files))
 
@@ -289,7 +284,6 @@ def verify_manifest(folder: Path, remedy: str, name: str = MANIFEST) -> None:
     Raises:
       UserError: there is no manifest, or a file is missing or not what it was when it was written.
     """
-    folder = Path(folder)
     sums = read_json(folder / name)
     if not isinstance(sums, dict) or not sums:
         raise UserError(f"{folder / name}: not a list of files and sums; {remedy}")

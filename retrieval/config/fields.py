@@ -131,14 +131,12 @@ def check_value(path: str, value: Any, kind: Kind) -> None:
     Raises:
       UserError: it is not of the kind.
     """
-    if kind.names is not None:
-        if not isinstance(value, str):
-            raise UserError(f"config.{path}={value!r}: a text is needed, one of {listed(sorted(kind.names()))}")
-        if not kind.fits(value):
-            raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names())
     shown = value if isinstance(value, str) and value else repr(value)
-    if not kind.fits(value):
-        raise UserError(f"config.{path}={shown}: {kind.needed} is needed")
+    if kind.names is not None and isinstance(value, str) and not kind.fits(value):
+        raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names())
+    if (kind.names is not None and not isinstance(value, str)) or not kind.fits(value):
+        needed = kind.needed if kind.names is None else f"a text, one of {listed(sorted(kind.names()))},"
+        raise UserError(f"config.{path}={shown}: {needed} is needed")
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
@@ -227,7 +225,4 @@ SHARE = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 SHARE_ABOVE = number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
 SHARE_BELOW = number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
 SHARE_BETWEEN = number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
-PREFIX = Kind(
-    "'' or a text of more than spaces, such as 'query: '",
-    lambda value: isinstance(value, str) and (not value or bool(value.strip())),
-)
+PREFIX = matching("'' or a text of more than spaces, such as 'query: '", r"(?s)(.*\S.*)?")

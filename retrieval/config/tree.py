@@ -39,8 +39,7 @@ from retrieval.config.fields import (
     whole_numbers,
 )
 
-_BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
-_RUNNERS = ("local", *_BEAM)
+_RUNNERS = ("local", *(f"{name}Runner" for name in "Direct Dataflow Flink Spark Portable Prism".split()))
 _RUNNER = Kind("runner", lambda value: value in _RUNNERS or "." in value, lambda: _RUNNERS)  # Beam takes any class
 _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
 _K1_B = tuple_of("k1 and b, numbers from 0 on, such as 0.9,0.4, or ()", NOT_NEGATIVE.fits, (0, 2).__contains__)
@@ -50,22 +49,55 @@ _SOME_FUSIONS = tuple_of(f"a tuple of some of {', '.join(_FUSIONS)}", _FUSIONS._
 # Hosts as requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
 _HOST = matching("", r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
 _HOSTS = tuple_of("a tuple of names without a port, such as \"('search.example.org',)\", or ()", _HOST.fits)
-# Origins as browsers have them: in lower case, without a path.
-_ORIGIN = matching("", r"\*|[a-z][a-z0-9+.-]*://[^\sA-Z/?#@*]+")
-_ORIGINS = tuple_of(
-    "a tuple of addresses without a path, such as \"('https://app.example.org',)\", or ('*',) for any, or ()",
-    _ORIGIN.fits,
-)
 _PRECISION = choice("float32", "bfloat16", "int8", "binary")
-_TERMS = "retrieval.training.objectives.in_batch_softmax.are_terms"
-_TARGETS = "retrieval.models.lora.are_targets"
-_TRANSFORMER = ("model.encoder", "transformer")
+
+
+def _table(what: str, table: str, *others: str) -> Kind:
+    return one_of(what, f"retrieval.{table}", *others)
+
+
+_ADDRESS = checked_by(
+    "an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}",
+    "retrieval.data.corpora.addresses.is_base",
+)
+_PROMPTS = checked_by(
+    "a tuple of texts 'name=prompt', with other names than query and document: \"('clustering=cluster: ',)\"",
+    "retrieval.data.tokenizers.prompts.are_prompts",
+)
+_SWITCHES = checked_by(
+    "a tuple of texts 'name=value': \"('kv_heads=8', 'head_size=128')\"", "retrieval.models.architecture.are_switches"
+)
+_LAYERS = checked_by(
+    "a tuple of layers: layer_norm, normalize or dense:SIZE, then perhaps an activation (tanh, relu, gelu, sigmoid, "
+    "silu) and no_bias: \"('dense:256:tanh', 'normalize')\"",
+    "retrieval.models.tower_head.are_layers",
+)
+_TARGETS = checked_by(
+    "a tuple of some of query, key, value, output, mlp_in, mlp_gate, mlp_out, or of all",
+    "retrieval.models.lora.are_targets",
+)
+_FAMILY = _table("encoder family", "models.encoders.family.FAMILIES")
+_OPTIMIZER = _table("optimizer", "training.optimizer.OPTIMIZERS")
+_SCHEDULE = _table("schedule", "training.schedules.SCHEDULES")
+_NEGATIVES = _table("format", "data.labelled.negatives_format.FORMATS")
+_REFRESH = _table("kind of refresh", "runs.fitting.refresh_kind.REFRESHES")
+_FLOAT, _FALSE = choice("float32", "bfloat16"), choice("", "absolute", "relative")
+_HELD_OUT = number("0, or a share from 0.0001 to below 1, such as 0.01", lambda n: n == 0 or 0.0001 <= n < 1)
+_OR_AS_DROPOUT = number("a number of at least 0 and below 1, or -1", lambda n: 0 <= n < 1 or n == -1)
+_SCALE = number("0, or a number above 0 and at most 100", lambda n: 0 <= n <= 100)
+_TWO = whole_numbers("two whole numbers, such as (3, 3)", 0)
+_SIZES = whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1)
+_WORDS = names("one name or more, such as \"('bm25',)\"", bool)
+_METRICS = names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()")
+_PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
+_LICENSE = matching("an identifier such as apache-2.0, or ''", "([a-z0-9][a-z0-9.+-]*)?")
+_TRANSFORMER, _RANK = ("model.encoder", "transformer"), "train.lora.rank"
 
 # The run.
 declare(
     "",
     seed=Field(0, SEED, "seed of everything random"),
-    recipe=Field("two_tower", one_of("recipe", "retrieval.recipes.recipe.RECIPES"), "family of models to train"),
+    recipe=Field("two_tower", _table("recipe", "recipes.recipe.RECIPES"), "family of models to train"),
     stages=Field((), TEXTS, "stages of the run, such as ('sets', 'train'); docs/reference/stages.md has all"),
     base=Field("", PATHS, "work directory of a run whose outputs serve for the stages that are not listed"),
     corpus=Field("", PATHS, "pydocs, MediaWiki exports, or documents: files, folders and patterns, with commas"),
@@ -80,14 +112,7 @@ declare(
     title=Field("", TEXT, "the field of its title; '': title"),
     text=Field("", TEXT, "the field of its text; '': text, contents or body"),
     url=Field("", TEXT, "the field of its web address; '': url or metadata.url"),
-    base_url=Field(
-        "",
-        checked_by(
-            "an address of http or https, such as https://example.org/{id}, with {id}, {stem} or {title}",
-            "retrieval.data.corpora.addresses.is_base",
-        ),
-        "address of documents without one: their id follows it, or {id}, {stem} (no suffix), {title} in it; '': none",
-    ),
+    base_url=Field("", _ADDRESS, "of documents without one: the id follows, or {id}, {stem}, {title} in it; '': none"),
 )
 declare(
     "prepare",
@@ -95,12 +120,7 @@ declare(
     beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
     workers=Field(2, whole(1), "processes of the local runner"),
     shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
-    shard_size=Field(
-        0.0,
-        NOT_NEGATIVE,
-        "MiB of a shard at least: fewer shards, a divisor of prepare.shards; 0: all",
-        in_place_of="prepare.shards",
-    ),
+    shard_size=Field(0.0, NOT_NEGATIVE, "least MiB of a shard; 0: all of prepare.shards", in_place_of="prepare.shards"),
     # A vocabulary that is trained on the corpus.
     vocab_kind=Field("wordpiece", choice("wordpiece", "trigrams"), "its tokens; trigrams of letters are for bow_mlp"),
     vocab_size=Field(30_522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
@@ -147,14 +167,10 @@ declare(
 )
 declare(
     "pairs",
-    files=Field(
-        "", PATHS, "labelled examples: files, folders of Parquet, hf:datasets/OWNER/NAME@REVISION:CONFIG:SPLIT"
-    ),
+    files=Field("", PATHS, "labelled examples: files, folders of Parquet, hf:datasets/OWNER/NAME:CONFIG:SPLIT"),
     sources=Field("", PATHS, "in place of pairs.files: a TOML file of several sources, a table each; its content"),
     fields=Field("", TEXT, "fields of JSON, CSV, Parquet: query=title,positive=body,negative=other; also score, label"),
-    format=Field(
-        "", one_of("format", "retrieval.data.labelled.labelled_format.LABELLED", ""), "of all files; '': recognised"
-    ),
+    format=Field("", _table("format", "data.labelled.labelled_format.LABELLED", ""), "of all files; '': recognised"),
     queries=Field("", PATHS, "queries of examples that are ids: TSV, JSON lines, Parquet, or a data set of the hub"),
     collection=Field("", PATHS, "passages of ids, likewise; corpus.jsonl, or a corpus's folder, of format generated"),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
@@ -171,33 +187,15 @@ declare(
     document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
     query_prefix=Field("", PREFIX, "what stands before every query, such as 'query: '; its tokens count"),
     document_prefix=Field("", PREFIX, "what stands before every document, in front of its title"),
-    prompts=Field(
-        (),
-        checked_by(
-            "a tuple of texts 'name=prompt', with other names than query and document: \"('clustering=cluster: ',)\"",
-            "retrieval.data.tokenizers.prompts.are_prompts",
-        ),
-        "prompts by name, for exports, retrieval.load and serve; a set NAME has NAME-query, NAME-document or NAME",
-    ),
-    default_prompt=Field(
-        "document", TEXT, "export: name of the prompt of texts of which nobody says what they are; '': none"
-    ),
+    prompts=Field((), _PROMPTS, "prompts by name; a set NAME has NAME-query, NAME-document or NAME"),
+    default_prompt=Field("document", TEXT, "export: name of the prompt of texts that nobody calls one; '': none"),
     titles=Field("pair", choice("pair", "joined"), "title and text: pair, with a [SEP] between them, or joined"),
     append_eos=Field(False, SWITCH, "whether a vocabulary without a token behind texts puts its eos_token there"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
     lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
-    mixed_sources=Field(
-        False, SWITCH, "whether a batch mixes pairs.sources; else it is of one", goes_with="pairs.sources"
-    ),
-    source_alpha=Field(
-        1.0, SHARE, "sources without weights are drawn by size to this power; 0: alike", goes_with="pairs.sources"
-    ),
+    source_alpha=Field(1.0, SHARE, "sources are drawn by size to this power; 0: alike", goes_with="pairs.sources"),
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
-    held_out=Field(
-        0.001,
-        number("0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1),
-        "share of the passages that validate pre-training, which reads none of their sentences",
-    ),
+    held_out=Field(0.001, _HELD_OUT, "share of the passages that validate pre-training, and are not trained on"),
     skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run"),
     # Options of tasks.
     ict_removal=Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9"),
@@ -221,20 +219,9 @@ declare(
 # Models.
 declare(
     "model",
-    encoder=Field("transformer", one_of("encoder", "retrieval.models.two_tower.ENCODERS"), "encoder of a tower"),
-    family=Field(
-        "bert",
-        one_of("encoder family", "retrieval.models.encoders.family.FAMILIES"),
-        "architecture of a Transformer: bert, modernbert, qwen3, gemma3_text, t5, ...",
-    ),
-    switches=Field(
-        (),
-        checked_by(
-            "a tuple of texts 'name=value': \"('kv_heads=8', 'head_size=128')\"",
-            "retrieval.models.architecture.are_switches",
-        ),
-        "where an encoder differs from its family, such as ('kv_heads=8', 'rope_theta=1e6')",
-    ),
+    encoder=Field("transformer", _table("encoder", "models.two_tower.ENCODERS"), "encoder of a tower"),
+    family=Field("bert", _FAMILY, "architecture of a Transformer: bert, modernbert, qwen3, gemma3_text, t5, ..."),
+    switches=Field((), _SWITCHES, "where it differs from its family, such as ('kv_heads=8', 'rope_theta=1e6')"),
     num_layers=Field(12, whole(1), "layers of a tower"),
     hidden_size=Field(768, whole(1), "size of a token's vector"),
     num_heads=Field(12, whole(1), "attention heads of a layer"),
@@ -243,57 +230,24 @@ declare(
     type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
     layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
     dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
-    attention_dropout=Field(
-        -1.0,
-        number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1),
-        "the same of attention's probabilities; -1: as `model.dropout`",
-    ),
+    attention_dropout=Field(-1.0, _OR_AS_DROPOUT, "the same of attention's probabilities; -1: as `model.dropout`"),
     # Embeddings.
-    pooling=Field(
-        "cls",
-        one_of("pooling", "retrieval.models.pooling.POOLINGS"),
-        "of tokens: the first ([CLS]), last, mean or maximum",
-    ),
-    pool_from=Field(
-        (0, 0),
-        whole_numbers("two whole numbers, such as (3, 3)", 0),
-        "first pooled token of a query and of a document: 1 + a prefix's tokens leaves that out",
-        goes_with=_TRANSFORMER,
-    ),
+    pooling=Field("cls", _table("pooling", "models.pooling.POOLINGS"), "the first token's vector ([CLS]), last, ..."),
+    pool_from=Field((0, 0), _TWO, "first pooled token of a query, and of a document", goes_with=_TRANSFORMER),
     embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
     embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection", goes_with=_TRANSFORMER),
-    head=Field(
-        (),
-        checked_by(
-            "a tuple of layers: layer_norm, normalize or dense:SIZE, then perhaps an activation (tanh, relu, gelu, "
-            "sigmoid, silu) and no_bias: \"('dense:256:tanh', 'normalize')\"",
-            "retrieval.models.tower_head.are_layers",
-        ),
-        "layers behind the pooling, in place of embed_dim and embed_norm, such as ('dense:256:tanh',)",
-        goes_with=_TRANSFORMER,
-    ),
+    head=Field((), _LAYERS, "layers behind the pooling, in place of embed_dim and embed_norm", goes_with=_TRANSFORMER),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
-    learned_scale=Field(
-        0.0,
-        number("0, or a number above 0 and at most 100", lambda value: 0 <= value <= 100),
-        "initial value of a learned factor of scores, in place of train.temperature; CLIP: 14.3; 0: none",
-    ),
+    learned_scale=Field(0.0, _SCALE, "first value of a learned factor of scores, for train.temperature; 0: none"),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     token_types=Field("texts", choice("texts", "sides"), "0 and 1: title and text, or query and document (RepBERT)"),
     # How it is computed.
     dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
-    attention=Field(
-        "auto",
-        choice("auto", "plain", "fused"),
-        "fused: a kernel of the chip, without dropout on attention; auto: where it fits",
-    ),
+    attention=Field("auto", choice("auto", "plain", "fused"), "fused: a kernel of the chip; auto: where it fits"),
     products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
-    remat=Field(
-        "full", choice("none", "dots", "full", "auto"), "recomputed in backward; dots: not products; auto: dots or none"
-    ),
+    remat=Field("full", choice("none", "dots", "full", "auto"), "recomputed in backward; auto: dots or none"),
     unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
-    # Rerankers and readers.
 )
 declare(
     "mesh",
@@ -305,7 +259,7 @@ declare(
 # Training.
 declare(
     "train",
-    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
+    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them"),
     epochs=Field(0.0, NOT_NEGATIVE, "length as passes over all examples; 0: train.steps", in_place_of="train.steps"),
     minutes=Field(0.0, NOT_NEGATIVE, "no more steps than take so many minutes; 0: all", in_place_of="train.epochs"),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
@@ -313,59 +267,11 @@ declare(
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
     init_from=Field("", TEXT, "work directory of a run, or weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"),
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
-    loss=Field("in_batch_softmax", one_of("loss", "retrieval.training.loss_kind.LOSSES"), "what is minimised"),
-)
-_OF_LOSSES = declare(
-    "train",
-    temperature=Field(1.0, POSITIVE, "scores are divided by it"),
-    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
-    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
-    other_positives=Field(
-        "mask",
-        choice("mask", "mean", "negatives"),
-        "a query's other positives in a softmax over a batch: mean of losses, or negatives",
-    ),
-    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
-    matryoshka=Field(
-        (),
-        whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1),
-        "numbers of first dimensions that are trained to be embeddings of their own, with every loss; (): all alone",
-    ),
-    false_negatives=Field(
-        "",
-        choice("", "absolute", "relative"),
-        "leaves out negatives that score above the positive + train.false_margin",
-    ),
-    false_margin=Field(
-        0.1, NUMBER, "its margin; relative: times the positive's score", goes_with="train.false_negatives"
-    ),
-    guide=Field("", TEXT, "towers that mask false negatives: folder, hf:NAME or work directory; '': none"),
-    guide_margin=Field(
-        0.0, NUMBER, "leaves out negatives that it scores above the positive + this", goes_with="train.guide"
-    ),
-    terms=Field(
-        (),
-        checked_by("a tuple of some of query_query, document_document and document_query", _TERMS),
-        "in_batch_softmax: further scores in a query's softmax, such as ('query_query', 'document_document')",
-    ),
-    hardness=Field(0.0, NOT_NEGATIVE, "a negative weighs exp(hardness x score); LLaVE 9, EmbeddingGemma 5"),
-    margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
-    teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
-)
-declare(
-    "train",
+    loss=Field("in_batch_softmax", _table("loss", "training.loss_kind.LOSSES"), "what is minimised"),
     # The optimizer.
-    optimizer=Field(
-        "adam",
-        one_of("optimizer", "retrieval.training.optimizer.OPTIMIZERS"),
-        "with decoupled weight decay; muon is of matrices of layers, and the rest has Adam",
-    ),
+    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; muon: of layers' matrices, and Adam of the rest"),
     learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
-    schedule=Field(
-        "linear",
-        one_of("schedule", "retrieval.training.schedules.SCHEDULES"),
-        "learning rate after the warm-up: fall to 0 (linear, cosine), stay (constant), or both (wsd)",
-    ),
+    schedule=Field("linear", _SCHEDULE, "after the warm-up: fall to 0 (linear, cosine), stay (constant), both (wsd)"),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
     schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
@@ -373,33 +279,37 @@ declare(
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-    parameters=Field(
-        "float32", choice("float32", "bfloat16"), "format of matrices of layers; the optimizer has float32, too"
-    ),
+    parameters=Field("float32", _FLOAT, "format of matrices of layers; the optimizer has float32, too"),
+)
+_OF_LOSSES = declare(
+    "train",
+    temperature=Field(1.0, POSITIVE, "scores are divided by it"),
+    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
+    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
+    other_positives=Field("mask", choice("mask", "mean", "negatives"), "a query's other positives in its softmax"),
+    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
+    matryoshka=Field((), _SIZES, "first dimensions that are trained to be embeddings of their own; (): all alone"),
+    false_negatives=Field("", _FALSE, "leaves out negatives that score above the positive + train.false_margin"),
+    false_margin=Field(0.1, NUMBER, "relative: times the positive's score", goes_with="train.false_negatives"),
+    guide=Field("", TEXT, "towers that mask false negatives: folder, hf:NAME or work directory; '': none"),
+    guide_margin=Field(0.0, NUMBER, "as train.false_margin, by the guide's scores", goes_with="train.guide"),
+    margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
+    teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
 )
 declare(
     "train.lora",
     rank=Field(0, whole(0), "rank of adapters trained in place of the encoder (LoRA); 0: none", goes_with=_TRANSFORMER),
-    alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank", goes_with="train.lora.rank"),
-    targets=Field(
-        ("query", "value"),
-        checked_by("a tuple of some of query, key, value, output, mlp_in, mlp_gate, mlp_out, or of all", _TARGETS),
-        "matrices with an adapter, also by the names of a family, such as q_proj; ('all',): every one of a layer",
-        goes_with="train.lora.rank",
-    ),
-    dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter", goes_with="train.lora.rank"),
-    base=Field(
-        "stored", choice("stored", "bfloat16", "float32"), "type of the frozen parameters", goes_with="train.lora.rank"
-    ),
+    alpha=Field(16.0, POSITIVE, "their products are multiplied by alpha / rank", goes_with=_RANK),
+    targets=Field(("query", "value"), _TARGETS, "matrices with an adapter; ('all',): all of a layer", goes_with=_RANK),
+    dropout=Field(0.0, SHARE_BELOW, "dropout on what goes into an adapter", goes_with=_RANK),
+    base=Field("stored", choice("stored", "bfloat16", "float32"), "type of the frozen parameters", goes_with=_RANK),
 )
 declare(
     "loop",
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
     keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
-    keep_steps=Field(
-        (), whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1), "further checkpoints, for curves"
-    ),
+    keep_steps=Field((), whole_numbers("a tuple of steps, such as (1000,2000), or ()", 1), "further checkpoints"),
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
@@ -408,52 +318,33 @@ declare(
 declare("profile", steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 declare(
     "mine",
-    system=Field(
-        "bm25",
-        one_of("index", "retrieval.search.index_kind.MINED"),
-        "index to mine from, of the base; random: any candidates",
-    ),
+    system=Field("bm25", _table("index", "search.index_kind.MINED"), "index to mine from; random: any candidates"),
     model=Field("", TEXT, "an embedder that mines for the pairs of pairs.files: work directory, folder or hf:NAME"),
     reranker=Field("", TEXT, "a cross-encoder whose scores take the place of those of mine.model: likewise"),
-    format=Field(
-        "tevatron",
-        one_of("format", "retrieval.data.labelled.negatives_format.FORMATS"),
-        "file beside Tevatron's negatives.jsonl: triplet or n-tuple, sentence-transformers'",
-    ),
+    format=Field("tevatron", _NEGATIVES, "of a second file; triplet, n-tuple: sentence-transformers'"),
     negatives=Field(20, whole(1), "hard negatives of a question, drawn from its ranked list"),
     first=Field(1, whole(1), "first rank to draw from, without the positives"),
     last=Field(200, whole(1), "last rank to draw from, without the positives"),
     margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive (mine.model: the worst) they score; 0: any"),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
-    sampling=Field(
-        "random", choice("random", "top"), "top: the best; with mine.relative_margin=0.05 TopK-PercPos (NV-Retriever)"
-    ),
+    sampling=Field("random", choice("random", "top"), "top: the best; with a relative margin NV-Retriever's"),
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
     # Negatives, clusters or quadruplets made anew while training.
-    refresh_makes=Field(
-        "negatives", one_of("kind of refresh", "retrieval.runs.fitting.refresh_kind.REFRESHES"), "what a refresh makes"
-    ),
+    refresh_makes=Field("negatives", _REFRESH, "what a refresh makes"),
     refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
     refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
-    patience=Field(
-        0, whole(0), "validations without gain before the first refresh; 0: by steps", goes_with="mine.refresh_every"
-    ),
-    turn_rate=Field(
-        0.0, NOT_NEGATIVE, "highest learning rate after the first refresh; 0: as before", goes_with="mine.patience"
-    ),
+    patience=Field(0, whole(0), "validations without gain before it; 0: by steps", goes_with="mine.refresh_every"),
+    turn_rate=Field(0.0, NOT_NEGATIVE, "highest learning rate after it; 0: as before", goes_with="mine.patience"),
 )
 declare(
-    "teacher",
-    model=Field("", TEXT, "cross-encoder or embedder, a run, folder or hf:NAME; of several the mean of scaled scores"),
+    "teacher", model=Field("", TEXT, "cross-encoders or embedders, runs, folders or hf:NAME: the mean of scaled scores")
 )
 
 # Search and evaluation.
 declare(
     "encode",
     batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
-    shard_size=Field(
-        65_536, whole(1), "texts of a file of embeddings, or another stage's; two are in memory at a time"
-    ),
+    shard_size=Field(65_536, whole(1), "texts of a file of embeddings, or of a stage's; two are in memory"),
     windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
     truncate=Field(0, whole(0), "first dimensions of an embedding that are kept, when training has ended; 0: all"),
     precision=Field("float32", _PRECISION, "how embeddings of candidates are stored, such as bfloat16 or int8"),
@@ -463,36 +354,20 @@ declare(
 )
 declare(
     "index",
-    dense=Field(
-        "scann", one_of("index", "retrieval.search.index_kind.DENSE"), "dense index; exact and quantised build nothing"
-    ),
+    dense=Field("scann", _table("index", "search.index_kind.DENSE"), "exact and quantised build nothing"),
     precision=Field("int8", _PRECISION, "quantised: what is searched, such as int8 or binary"),
-    binary_queries=Field(False, SWITCH, "quantised, binary: whether queries are bits too (Hamming distance)"),
     rescore=Field(0, whole(0), "quantised, scann: results that embeddings rescore, for each wanted one; 0: none"),
-    words=Field(
-        ("bm25",),
-        names("one name or more, such as \"('bm25',)\"", bool),
-        "indexes of words; the first is in the hybrid",
-    ),
+    words=Field(("bm25",), _WORDS, "indexes of words; the first is in the hybrid"),
     bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
     bm25_b=Field(0.75, SHARE, "b of BM25"),
-    bm25_stop_words=Field(
-        "english",
-        one_of("list of stop words", "retrieval.search.words.STOP_WORDS"),
-        "words left out; english: Lucene's 33",
-    ),
-    bm25_stemmer=Field("none", one_of("stemmer", "retrieval.search.words.STEMMERS"), "Snowball's of a language"),
+    bm25_stop_words=Field("english", _table("list of stop words", "search.words.STOP_WORDS"), "words left out"),
+    bm25_stemmer=Field("none", _table("stemmer", "search.words.STEMMERS"), "Snowball's of a language"),
     bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
-    # Expanded and weighted passages.
 )
 declare(
     "evaluate",
     depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
-    metrics=Field(
-        (),
-        names("a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()"),
-        "metrics of ir_measures; (): those of each set",
-    ),
+    metrics=Field((), _METRICS, "metrics of ir_measures; (): those of each set"),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
 )
 declare(
@@ -505,26 +380,13 @@ declare(
 declare(
     "runs",
     files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
-    unknown=Field(
-        "refuse",
-        choice("refuse", "allow"),
-        "ids that the set has not; allow: such queries are left out, and candidates not relevant",
-    ),
+    unknown=Field("refuse", choice("refuse", "allow"), "ids that the set lacks; allow: queries go, candidates stay"),
 )
 declare(
     "serve",
-    host=Field(
-        "127.0.0.1",
-        matching("an address such as 127.0.0.1", r"\S+"),
-        "address to listen at; 0.0.0.0: for other machines, too",
-    ),
-    port=Field(
-        8080,
-        Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16),
-        "port to listen at; 0: any that is free",
-    ),
+    host=Field("127.0.0.1", matching("an address", r"\S+"), "address to listen at; 0.0.0.0: for other machines, too"),
+    port=Field(8080, _PORT, "port to listen at; 0: any that is free"),
     hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
-    origins=Field((), _ORIGINS, "other sites whose pages may ask (CORS); (): none, ('*',): any"),
     reranker=Field("", TEXT, "work directory, or a cross-encoder's folder or hf:NAME; '': the run's own, if any"),
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
@@ -532,11 +394,7 @@ declare(
 )
 declare(
     "export",
-    license=Field(
-        "",
-        matching("an identifier such as apache-2.0, or ''", "([a-z0-9][a-z0-9.+-]*)?"),
-        "license that the model card names",
-    ),
+    license=Field("", _LICENSE, "license that the model card names"),
     tei=Field(True, SWITCH, "whether modules have the names that Text Embeddings Inference knows; else today's"),
     onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
@@ -552,9 +410,7 @@ declare(
 )
 
 # What runs on the side.
-declare(
-    "plan", topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here")
-)
+declare("plan", topology=Field("", TEXT, "TPU topology to compile for, such as v4:2x2x4; '': the devices here"))
 
 fields.GENERAL.update(fields.DECLARED.keys() - set(_OF_LOSSES))
 

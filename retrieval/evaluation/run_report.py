@@ -27,12 +27,13 @@ _CURVES = {
 
 Pair = tuple[str, str]
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
+_WON = "In how many questions a system is better than, the same as, and worse than the other."
 DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
 )
 
-_Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
+Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
 """Differences over the questions [Q] of a pair of systems by a metric, and their p-value by Holm's correction."""
 
 
@@ -83,10 +84,10 @@ def write_report(
     parts: list[str | Plot] = []
     for (dataset, split), systems in _by_test_set(results).items():
         about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
-        tested = _tested(values, (*_PAIRS, *compared))
+        above = tested(values, (*_PAIRS, *compared))
         parts += [f"## {display.inline(about)}", _results_table(systems)]
-        if tested:
-            parts += [_differences_table(len(values[0].queries), tested), DIFFERENCES]
+        if above:
+            parts += differences_section(above)
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
                 parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
@@ -153,7 +154,7 @@ def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (),
     return display.markdown([*header, *metrics, *behind], cells, left)
 
 
-def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
+def tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> Tested:
     """What the first system of a pair is above the second on the same questions, by each metric that both have."""
     differences: dict[tuple[Pair, str], np.ndarray] = {}
     metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
@@ -165,15 +166,22 @@ def _tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> _Tested:
     return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
 
 
-def _differences_table(questions: int, tested: _Tested) -> str:
-    """What one system is above another."""
+def differences_section(tested: Tested) -> list[str]:
+    """What one system is above another, and in how many questions it is better, equal and worse."""
     pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
-    cells = {
-        key: f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
-        for key, (differences_Q, p_value) in tested.items()
-    }
-    rows = [[f"{a} over {b}", *(cells.get(((a, b), name), "") for name in metrics)] for a, b in pairs]
-    return display.markdown([f"On the same {questions:,} questions", *metrics], rows)
+    counts = {len(differences_Q) for differences_Q, _ in tested.values()}
+    questions = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+    above, won = {}, {}
+    for key, (differences_Q, p_value) in tested.items():
+        above[key] = f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
+        won[key] = " / ".join(f"{(np.sign(differences_Q) == sign).sum():,}" for sign in (1, 0, -1))
+
+    def table(title: str, word: str, cells: Mapping[tuple[Pair, str], str]) -> str:
+        rows = [[f"{pair[0]} {word} {pair[1]}", *(cells.get((pair, name), "") for name in metrics)] for pair in pairs]
+        return display.markdown([title, *metrics], rows)
+
+    first = table(f"On the same {questions} questions", "over", above)
+    return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:

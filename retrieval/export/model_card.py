@@ -20,43 +20,14 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.fitting import examples
 
 _JOINED = "A document with a title is the title, a space and the text."
+_PAIRS = (
+    "A document with a title is the pair (title, text), one without is the text alone, not one of an empty title. Of a "
+    "document that is too long the longer of title and text is cut, then both."
+)
+_LACKS_PAIRS = "It was trained with titles as a text of their own, which {} does not have: leave them out."
 # What Text Embeddings Inference knows, by its source.
 _TEI_POOLINGS, _TEI_ACTIVATIONS = ("cls", "mean", "last"), ("identity", "tanh")
 _NO_TEI = ("t5", "gte")  # the latter under its older name alone
-
-
-def _notes_of_towers(trained: ConfigDict) -> list[str]:
-    model, data = trained.model, trained.data
-    lengths = [
-        f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, special ones too."
-    ]
-    if model.tied and data.query_length != data.document_length:
-        lengths += ["One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."]
-    titles = [
-        "A document with a title is the pair (title, text), one without is the text alone, not one of an empty title.",
-        "Of a document that is too long the longer of title and text is cut, then both.",
-    ]
-    again = "; with `normalize_embeddings=True` they have length 1 then, as in training" if model.normalize else ""
-    truncated = [f"Of embeddings the first {model.truncate_dim} dimensions are kept{again}."]
-    pooler = " Its pooler is of zeros: there is none." if model.family in folders.WITH_POOLER else ""
-    loader = "T5EncoderModel" if model.family == "t5" else "AutoModel"
-    notes = [
-        *lengths,
-        *([_JOINED] if data.titles == prefixes.JOINED else titles),
-        *truncated * bool(model.truncate_dim),
-    ]
-    return [*notes, f"`{loader}` loads the encoder alone.{pooler}", note_of_tei(trained)]
-
-
-def _notes(kind: "Kind", trained: ConfigDict) -> list[str]:
-    """How to use the model, and what it is not good for; Markdown."""
-    if not kind.notes:
-        return _notes_of_towers(trained)
-    notes = [note.format_map(trained.data.to_dict()) for note in kind.notes]
-    if trained.model.sparse_queries == "idf":
-        notes += ["A table weighs the tokens of queries, without an encoder."]
-    lack = f"It was trained with titles as a text of their own, which {kind.library} does not have: leave them out."
-    return [*notes, lack if kind.library and trained.data.titles != prefixes.JOINED else _JOINED]
 
 
 class Kind(NamedTuple):
@@ -66,15 +37,15 @@ class Kind(NamedTuple):
       summary: what it is.
       use: how it is called, in Python.
       task: what the Hub calls it.
-      notes: how to use it, with fields of `config.data`; () of towers, which `_notes_of_towers` has.
-      library: of theirs, which joins titles with their texts; '' where training does so anyway.
+      notes: how to use it, with fields of `config.data`.
+      library: of theirs, which joins titles with their texts; '' where it does not, or training does so too.
     """
 
     summary: str
     use: str
     task: str
     tags: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     library: str = ""
 
 
@@ -88,6 +59,7 @@ queries, documents = model.encode_query(["a question"]), model.encode_document([
 scores = model.similarity(queries, documents)""",
         "sentence-similarity",
         ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval"),
+        ("Queries are cut to {query_length} tokens and documents to {document_length}, special ones too.",),
     ),
     "reranker": Kind(
         "A reranker: a query and a document are read together, and become a score.",
@@ -153,23 +125,21 @@ def model_card(
     kind = _KINDS[recipe_of(trained).published_by]
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
     data = [f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()]
-    notes = [*_notes(kind, trained), *_notes_of_prompts(named)]
-    notes += ["The folder `onnx` has the model as ONNX, with pooling inside."] if onnx else []
-    notes += _notes_of_text(vocabulary, trained.model.dtype)
     results = run_report.results_tables([{**row, "seconds": None} for row in evaluated])  # those are of the machine
+    groups = {group: getattr(trained, group).to_dict() for group in ("model", "data", "train")}  # no paths of a machine
+    rows = [[f"{group}.{name}", str(value)] for group, fields in groups.items() for name, value in fields.items()]
+    settings = [["seed", str(trained.seed)], *(row for row in rows if row[0] != "train.init_from")]
     parts = [
         f"---\n{_metadata(kind, license, trained_on)}---",
         f"# {display.inline(title)}",
         kind.summary,
-        "## Use",
-        f"```python\n{kind.use}\n```",
-        _listed(notes),
-        "## Training data",
-        _listed(data),
+        f"## Use\n\n```python\n{kind.use}\n```",
+        _listed(_notes(kind, trained, vocabulary, named, onnx)),
+        f"## Training data\n\n{_listed(data)}",
         "## Results",
         *(results or ["The model has not been evaluated."]),
         "## Settings",
-        display.markdown(["field", "value"], _settings(trained), left=2),
+        display.markdown(["field", "value"], settings, left=2),
         "## License",
         f"`{license}`" if license else "None was given (`export.license`).",
     ]
@@ -196,38 +166,61 @@ def trained_on(
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
 
-def note_of_tei(trained: ConfigDict) -> str:
+def _notes(kind: Kind, trained: ConfigDict, vocabulary: Vocabulary, named: Mapping[str, str], onnx: bool) -> list[str]:
+    """How to use the model, and what it is not good for; Markdown."""
+    model, data = trained.model, trained.data
+    notes = [note.format_map(data.to_dict()) for note in kind.notes]
+    if kind is _KINDS[""]:
+        if model.tied and data.query_length != data.document_length:
+            notes += ["One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."]
+        if model.truncate_dim:
+            again = " With `normalize_embeddings=True` they have length 1 then, as in training." * model.normalize
+            notes += [f"Of embeddings the first {model.truncate_dim} dimensions are kept.{again}"]
+        pooler = " Its pooler is of zeros: there is none." * (model.family in folders.WITH_POOLER)
+        loader = "T5EncoderModel" if model.family == "t5" else "AutoModel"
+        notes += [f"`{loader}` loads the encoder alone.{pooler}", _note_of_tei(model)]
+    if model.sparse_queries == "idf":
+        notes += ["A table weighs the tokens of queries, without an encoder."]
+    if data.titles == prefixes.JOINED or not (kind.library or kind is _KINDS[""]):
+        notes += [_JOINED]
+    else:
+        notes += [_LACKS_PAIRS.format(kind.library) if kind.library else _PAIRS]
+    notes += [f"`encode_{name}` puts {named[name]!r} before each text." for name in named if name in prompts.USUAL]
+    if others := [f"{display.inline(name)} {text!r}" for name, text in named.items() if name not in prompts.USUAL]:
+        notes += [f"Other prompts, which `prompt_name` takes: {', '.join(others)}."]
+    if onnx:
+        notes += ["The folder `onnx` has the model as ONNX, with pooling inside."]
+    special = "these tokens" if vocabulary.tokens_in_text else "text"
+    notes += [f"Special tokens that are written in a text, such as [SEP], are {special}."]
+    if isinstance(vocabulary, WordPiece):
+        accents = "stripped" if vocabulary.folds_accents else "kept"
+        notes += [f"Text is {'lower-cased' if vocabulary.lower_case else 'cased'}, and accents are {accents}."]
+    if model.dtype != "float32":
+        notes += [f"Trained with {display.inline(model.dtype)}; the parameters, and what they give here, are float32."]
+    return notes
+
+
+def _note_of_tei(model: Any) -> str:
     """Whether Text Embeddings Inference serves the folder of towers, and how; Markdown."""
-    if reasons := list(dict.fromkeys(_tei_lacks(trained))):
-        return f"Not for Text Embeddings Inference, which has no {' and no '.join(reasons)}."
-    model = trained.model
+    layers = two_tower.head_of(model.embed_dim, model.embed_norm, model.head)
+    lacks = {  # it would stop at these, or leave them out without a word
+        "LayerNorm behind the pooling": any(layer.kind == LAYER_NORM for layer in layers),
+        "normalisation before a dense layer": any(layer.kind == NORMALIZE for layer in layers),
+        "such activation": any(layer.kind == DENSE and layer.activation not in _TEI_ACTIVATIONS for layer in layers),
+        f"pooling `{model.pooling}`": model.pooling not in _TEI_POOLINGS,
+        "pooling without the prompt": any(model.pool_from),
+        f"encoder of the family {model.family}": model.family in _NO_TEI,
+    }
+    if any(lacks.values()):
+        return f"Not for Text Embeddings Inference, which has no {' and no '.join(n for n in lacks if lacks[n])}."
     where = "this folder" if model.tied else "the folders `query` and `document`, each by itself"
-    options = (
-        [] if model.normalize and not model.truncate_dim else [f'"normalize": {str(bool(model.normalize)).lower()}']
-    )
-    options += [f'"dimensions": {model.truncate_dim}'] if model.truncate_dim else []
+    truncate = model.truncate_dim
+    options = [f'"normalize": {str(bool(model.normalize)).lower()}'] * (not model.normalize or bool(truncate))
+    options += [f'"dimensions": {truncate}'] * bool(truncate)
     request = f" Ask with `{', '.join(options)}`." if options else ""
     return (
         f"Text Embeddings Inference serves {where}.{request} It puts a prompt before texts where `prompt_name` says so."
     )
-
-
-def _tei_lacks(trained: ConfigDict) -> Iterator[str]:
-    """What towers have that it does not know: it would stop, or leave that out without a word."""
-    model = trained.model
-    for layer in two_tower.head_of(model.embed_dim, model.embed_norm, model.head):
-        if layer.kind == LAYER_NORM:
-            yield "LayerNorm behind the pooling"
-        elif layer.kind == NORMALIZE:
-            yield "normalisation before a dense layer"
-        elif layer.kind == DENSE and layer.activation not in _TEI_ACTIVATIONS:
-            yield f"{layer.activation} behind a dense layer"
-    if model.pooling not in _TEI_POOLINGS:
-        yield f"pooling `{model.pooling}`"
-    if any(model.pool_from):
-        yield "pooling without the prompt"
-    if model.family in _NO_TEI:
-        yield f"encoder of the family {model.family}"
 
 
 def _names(value: Any) -> list[str]:
@@ -238,31 +231,6 @@ def _names(value: Any) -> list[str]:
         part.partition(":")[2].partition("?")[0] if is_named else Path(part).name
         for part, is_named in zip(parts, are_named)
     ]
-
-
-def _notes_of_prompts(named: Mapping[str, str]) -> list[str]:
-    notes = [f"`encode_{name}` puts {named[name]!r} before each text." for name in named if name in prompts.USUAL]
-    others = [f"{display.inline(name)} {text!r}" for name, text in named.items() if name not in prompts.USUAL]
-    return [*notes, *([f"Other prompts, which `prompt_name` takes: {', '.join(others)}."] if others else [])]
-
-
-def _notes_of_text(vocabulary: Vocabulary, dtype: str) -> list[str]:
-    special = "these tokens" if vocabulary.tokens_in_text else "text"
-    notes = [f"Special tokens that are written in a text, such as [SEP], are {special}."]
-    if isinstance(vocabulary, WordPiece):
-        accents = "stripped" if vocabulary.folds_accents else "kept"
-        case = "lower-cased" if vocabulary.lower_case else "cased"
-        notes.append(f"Text is {case}, and accents are {accents}.")
-    if dtype != "float32":
-        notes.append(f"Trained with {display.inline(dtype)}; the parameters, and what they give here, are float32.")
-    return notes
-
-
-def _settings(trained: ConfigDict) -> list[list[str]]:
-    """What the towers depend on, without the paths of a machine."""
-    groups = {group: getattr(trained, group).to_dict() for group in ("model", "data", "train")}
-    rows = [[f"{group}.{name}", str(value)] for group, fields in groups.items() for name, value in fields.items()]
-    return [["seed", str(trained.seed)], *(row for row in rows if row[0] != "train.init_from")]
 
 
 def _metadata(kind: Kind, license: str, trained_on: Mapping[str, list[str]]) -> str:

@@ -2,7 +2,6 @@
 
 onnx/model.onnx     `query.onnx` and `document.onnx` where these are not embedded alike
 onnx/config.json    inputs and outputs, lengths, prefixes, and the tokenizer that belongs to them
-onnx/check.npz      token ids of eight texts and the embeddings that JAX gives them on a CPU
 
 Letters of shapes: B texts, L tokens of a text, E embedding size, H hidden size.
 """
@@ -24,7 +23,6 @@ from ml_collections import ConfigDict
 
 from retrieval.common import files, libraries
 from retrieval.common.errors import UserError
-from retrieval.common.runtime.arrays import on_host
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.export.tower_folders import TrainedTowers
@@ -33,7 +31,7 @@ from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of
 from retrieval.recipes.parameters import bind, parameters_of
-from retrieval.recipes.towers import build_towers
+from retrieval.recipes.towers import build_towers, form_of
 
 FOLDER = "onnx"
 INPUTS = ("input_ids", "attention_mask", "position_ids")
@@ -78,19 +76,11 @@ def write(trained: TrainedTowers, folder: Path) -> None:
     onnx, _ = _packages()
     (folder / FOLDER).mkdir()
     towers: dict[str, Any] = {}
-    checks: dict[str, np.ndarray] = {}
     for tower in tower_functions(trained):
-        path = folder / FOLDER / f"{tower.name}.onnx"
-        model = _converted(tower)
+        path, model = folder / FOLDER / f"{tower.name}.onnx", _converted(tower)
         is_large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _MOST
         onnx.save_model(model, path, save_as_external_data=is_large, location=path.name + _DATA)
-        inputs = _example(trained, max(side["length"] for side in tower.sides.values()))
-        with on_host():
-            embedding_BE = np.asarray(jax.jit(tower.embed)(*inputs)[0])
-        arrays_of = [*(x.astype(np.int64) for x in inputs), embedding_BE]
-        checks |= {f"{tower.name}.{name}": x for name, x in zip((*INPUTS, OUTPUTS[0]), arrays_of)}
         towers[path.name] = tower.sides
-    np.savez(folder / FOLDER / "check.npz", allow_pickle=False, **checks)
     files.write_json(
         folder / FOLDER / "config.json",
         {
@@ -98,7 +88,7 @@ def write(trained: TrainedTowers, folder: Path) -> None:
             "outputs": OUTPUTS,
             "opset": _OPSET,
             "towers": towers,
-            "dimensions": int(checks[next(reversed(checks))].shape[1]),
+            "dimensions": form_of(trained.config).dim,
             "normalized": trained.towers.normalize,
             "similarity": "dot",
             "prompts": dict(trained.prompts),
@@ -130,13 +120,6 @@ def arrays(rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
     for place, row in enumerate(rows):
         ids_BL[place, : len(row)], mask_BL[place, : len(row)] = row, 1
     return [ids_BL, mask_BL, np.arange(ids_BL.shape[1], dtype=np.int32) + np.zeros_like(ids_BL)]
-
-
-def _example(trained: TrainedTowers, length: int, texts: int = 8) -> list[np.ndarray]:
-    """`INPUTS` of texts of drawn tokens, from the shortest to the longest of a side."""
-    rng, vocabulary = np.random.default_rng(0), trained.vocabulary
-    sizes = np.linspace(1, length, texts).astype(int)
-    return arrays([vocabulary.single(rng.integers(0, len(vocabulary), size).tolist(), length) for size in sizes])
 
 
 def _embed(

@@ -1,7 +1,6 @@
 """Trained towers with all that they need outside of a run, and their folder for sentence-transformers."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,29 +68,23 @@ class TrainedTowers:
             package=package or folders.PACKAGE,
         )
         default = default_prompt(self.config, self.prompts)
-        write = functools.partial(folders.write_tower, use=use, pad_id=self.vocabulary.pad_id)
-        query_tower: Any = towers.query_tower  # of BERT's kind: the stage's check lets no other pass
-        if not hasattr(towers, "document_tower"):  # they are tied
-            lengths = {"length": data.document_length, "query_length": data.query_length}
-            write(folder, query_tower, **lengths, default_prompt=default)
-            self._write_tokenizer(folder, query_tower, data.document_length)
-            if instead:
-                instead("query_tower", folder)
-            return
-        document_tower: Any = towers.document_tower
-        for name, tower in ((folders.QUERY, query_tower), (folders.DOCUMENT, document_tower)):
-            length = data[f"{name}_length"]
-            (folder / name).mkdir()
-            write(folder / name, tower, length=length, default_prompt=name)
-            self._write_tokenizer(folder / name, tower, length)
-            if instead:
-                instead(f"{name}_tower", folder / name)
-        folders.write_router(folder, use, default)
 
-    def _write_tokenizer(self, folder: Path, tower: Any, length: int) -> None:
-        config = tower.encoder.config
-        types = config.type_vocab_size if config.architecture.token_types else 0
-        self.vocabulary.export(folder, length=length, types=types)
+        def write(name: str, place: Path, tower: Any, length: int, **options: Any) -> None:
+            place.mkdir(exist_ok=True)
+            folders.write_tower(place, tower, use=use, pad_id=self.vocabulary.pad_id, length=length, **options)
+            config = tower.encoder.config  # of BERT's kind: the stage's check lets no other pass
+            types = config.type_vocab_size if config.architecture.token_types else 0
+            self.vocabulary.export(place, length=length, types=types)
+            if instead:
+                instead(f"{name}_tower", place)
+
+        query_tower, lengths = towers.query_tower, {"query_length": data.query_length}
+        if not hasattr(towers, "document_tower"):  # they are tied
+            write(folders.QUERY, folder, query_tower, data.document_length, **lengths, default_prompt=default)
+            return
+        for name, tower in ((folders.QUERY, query_tower), (folders.DOCUMENT, towers.document_tower)):
+            write(name, folder / name, tower, data[f"{name}_length"], default_prompt=name)
+        folders.write_router(folder, use, default)
 
 
 def default_prompt(config: ConfigDict, named: Mapping[str, str]) -> str:

@@ -129,13 +129,10 @@ def are_switches(value: Any) -> bool:
 
 def _value(kind: Any, text: str) -> Any:
     if kind is bool:
-        return {"True": True, "False": False}[text] if text in ("True", "False") else int("no switch")
+        return bool(("False", "True").index(text))
     if kind in (int, float, str):
         return kind(text)
-    names = tuple(filter(None, text.split("+")))
-    if set(names) - set(MATRICES):
-        raise ValueError(text)
-    return names
+    return tuple(MATRICES[MATRICES.index(name)] for name in text.split("+") if name)
 
 
 BERT = Architecture()

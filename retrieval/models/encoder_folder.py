@@ -1,7 +1,6 @@
 """A folder with an encoder of a family in `encoders`: its sizes, and its weights as our parameters.
 
-The folder is as Hugging Face's libraries write it (`config.json` beside the weights), or as Google published BERT
-(`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`).
+The folder is as Hugging Face's libraries write it: `config.json` beside the weights.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ _SHAPES = {
     "layers/mlp_in/kernel": ("mlp_size", "hidden_size"),
 }
 
-_HEAD_ACTIVATION = "classifier_activation"  # of ModernBERT, whose encoder has none
+_AGAIN = "copy both again"
 
 # A RoBERTa's pooler, beside the head of a cross-encoder that does not stand on it.
 _UNUSED_POOLER = re.compile(r"^(roberta\.)?pooler\.")
@@ -108,13 +107,6 @@ class EncoderFolder:
         """Whether the weights of a masked language model's head are there."""
         return bool(self._of_heads(self._shapes, "mlm"))
 
-    def check_head(self) -> None:
-        """Checks that the activation of a head that a family has a key for is ours, as every other setting is."""
-        activation = self._config.get(_HEAD_ACTIVATION)
-        if self.family == "modernbert" and activation not in (None, "gelu"):
-            problem = f"{_HEAD_ACTIVATION} is {shown(activation)}; only 'gelu' is understood here"
-            raise UserError(f"{self.files[0]}: {problem}")
-
     @property
     def names(self) -> TensorNames:
         """The names of its tensors."""
@@ -134,7 +126,6 @@ class EncoderFolder:
         Args:
           like: the shapes of one of the folder's sizes and classes.
         """
-        self.check_head()
         heads = {name: shapes for name, shapes in like.items() if name != "encoder"}
         buckets = ("pooler", "mlm") if "pooler_norm" in heads else ("pooler",)
         tensors = self._of_heads(self._shapes, "", "classifier", *buckets)
@@ -162,12 +153,12 @@ class EncoderFolder:
         own = {name: part for name, part in like.items() if self.has(name)}
         if len(own) < len(like):
             own.pop("classifier", None)
-        modules = {name: f"{self.names.module(name)}." for name in own}
-        tensors = {name: x for name, x in self._tensors.items() if name.startswith(tuple(modules.values()))}
+        modules = tuple(f"{self.names.module(name)}." for name in own)
+        tensors = {name: x for name, x in self._tensors.items() if name.startswith(modules)}
         if "classifier" in own and own["classifier"]["kernel"].shape[1] == 2:
-            single = {name: x for name, x in tensors.items() if x.shape[:1] == (1,)}
-            of_classifier = {name: x for name, x in single.items() if name.startswith(modules["classifier"])}
-            tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in of_classifier.items()}
+            module = f"{self.names.module('classifier')}."
+            single = [name for name, x in tensors.items() if name.startswith(module) and x.shape[:1] == (1,)]
+            tensors |= {name: np.concatenate([np.zeros_like(tensors[name]), tensors[name]]) for name in single}
         return self._parameters(tensors, own)
 
     def output_layer(self) -> np.ndarray:
@@ -186,7 +177,6 @@ class EncoderFolder:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
         if not self.has_head:
             return None
-        self.check_head()
         head, root = self._of_heads(self._tensors, "mlm"), self.names.module("")
         table = self._tensors.get(self._weight("token_embedding"))
         for name in (f"{root}.decoder.weight", f"{root}.weight"):
@@ -209,12 +199,12 @@ class EncoderFolder:
                     of_module[whole].append((part, f"{number}/{path}"))
         place = model_folder.base_of(self.place) or self.place
         published = {family.name(name): name for name in tensor_files.read(place, values=False)}
-
-        def named(name: str) -> str:
+        matrices = []
+        for name, parts in of_module.items():
             theirs = published[f"{name}.weight"].removesuffix(".weight")
-            return name if theirs.endswith(name) else theirs.removeprefix(f"{self.family}.")
-
-        return [Matrix(named(name), [part for _, part in sorted(parts)]) for name, parts in of_module.items()]
+            named = name if theirs.endswith(name) else theirs.removeprefix(f"{self.family}.")
+            matrices.append(Matrix(named, [part for _, part in sorted(parts)]))
+        return matrices
 
     def _parameters(self, tensors: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> dict[str, Any]:
         return encoder_tensors.to_parameters(tensors, like, self.names, str(self.path))
@@ -249,12 +239,10 @@ class EncoderFolder:
         if base:
             if values:
                 peft_folder.check_base(self.place, base)
-            adapter = peft_folder.read(self.place)
-            published = adapter.merged(published) if values else adapter.with_saved(published)
+            published = peft_folder.read(self.place).merged(published, values)
         has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
             name = family.name(original)
-            tensor = tensor.T if original.endswith("/kernel") else tensor  # TensorFlow's matrices are [in, out]
             if re.search(family.unused, name) or (has_head and _UNUSED_POOLER.match(original)):
                 unused.append(name)
             elif name in tensors and not np.array_equal(tensors[name], tensor):
@@ -280,27 +268,18 @@ class EncoderFolder:
         layer = re.escape(names.module("layers/mlp_out", 0)).replace("0", r"(\d{1,9})", 1)
         layers = {int(match[1]) for name in shapes if (match := re.match(layer, name))}
 
-        def differ(size: str, what: str) -> UserError:
-            value = shown(self.sizes[size] + (family.skipped_positions if size == "max_length" else 0))
-            return UserError(
-                f"{config}: {family.sizes.get(size, size)} is {value}, and {weights.name} has {what}: copy both again"
-            )
-
         if layers != set(range(min(self.sizes["num_layers"], len(layers) + 1))):
-            raise differ("num_layers", f"tensors of {len(layers)} layers")
+            problem = f"{family.sizes['num_layers']} is {shown(self.sizes['num_layers'])}"
+            raise UserError(f"{config}: {problem}, and {weights.name} has tensors of {len(layers)} layers: {_AGAIN}")
         for path, axes in _SHAPES.items():
             if path.rpartition("/")[0] not in family.modules_of(self.sizes["architecture"]):
                 continue
             (name,) = names.of_parameter(path, 1)
-            shape, wanted = shapes.get(name), tuple(self.sizes[size] for size in axes)
-            if shape is None:
-                raise UserError(f"{weights}: {name} is missing, which an encoder has; copy it again")
-            # Of a longer table the first positions are taken.
-            if axes[0] == "max_length" and shape[:1] > wanted[:1]:
-                shape = (wanted[0], *shape[1:])
-            if shape != wanted:
-                size = next((size for size, a, b in zip(axes, wanted, shape) if a != b), axes[0])
-                raise differ(size, f"{name} {list(shapes[name])}")
+            shape, wanted = shapes.get(name, ()), tuple(self.sizes[size] for size in axes)
+            longer = axes[0] == "max_length" and shape[:1] > wanted[:1]  # of which the first positions are taken
+            if shape[longer:] != wanted[longer:]:
+                needed = f"its sizes make {name} {list(wanted)}"
+                raise UserError(f"{config}: {needed}, and {weights.name} has {list(shape) or 'none'}: {_AGAIN}")
 
 
 def written_config(config: TransformerConfig) -> dict[str, Any]:

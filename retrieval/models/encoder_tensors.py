@@ -7,7 +7,7 @@ several of our matrices has the rows of one after the other.
 
 import dataclasses
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,9 +19,8 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES
 
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
-_PART = "#"  # between the name of a module and the number of its part
+_PART = "#"  # between the name of a module or a tensor and the number of its part
 _FIRST_NORM = "layers/attention_norm/scale"
-
 _SHOWN = 3  # faults that an error lists
 
 
@@ -49,33 +48,21 @@ class TensorNames:
         return modules[path].format(number)
 
     def of_parameter(self, path: str, layers: int) -> list[str]:
-        """The tensors that a parameter is made of: one for each layer where it has layers."""
+        """The tensors that a parameter is made of: one a layer where it has layers, '' where the family lacks one."""
         module, _, kind = path.rpartition("/")
-        names = [self.module(module, number) for number in range(layers if _is_stacked(path) else 1)]
-        leaf = _LEAVES[kind]
-        return [
-            f"{name}.{leaf}" if _PART not in name else _PART.join([f"{name.split(_PART)[0]}.{leaf}", name[-1]])
-            for name in names
-        ]
-
-    def is_absent(self, path: str, number: int) -> bool:
-        """Whether a layer of the family lacks a parameter that all of ours have."""
-        return path == _FIRST_NORM and number == 0 and not self.architecture.first_norm
+        names = [self.module(module, number).partition(_PART) for number in range(layers if _is_stacked(path) else 1)]
+        tensors = [f"{name}.{_LEAVES[kind]}{sign}{part}" for name, sign, part in names]
+        return ["", *tensors[1:]] if path == _FIRST_NORM and not self.architecture.first_norm else tensors
 
     def split(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The tensors with the parts of those that hold several of ours; a number of rows that fits is not needed."""
+        """The tensors, of those that hold several of ours the parts; one that does not fall into these stays whole."""
         modules = FAMILIES[self.family].modules_of(self.architecture).values()
-        counts: dict[str, int] = defaultdict(int)
-        for module in modules:
-            name, part, _ = module.partition(_PART)
-            if part:
-                counts[re.escape(name).replace(r"\{\}", r"\d+") + r"\.(weight|bias)"] += 1
+        counts = Counter(name for name, sign, _ in (module.partition(_PART) for module in modules) if sign)
         result = {}
         for name, tensor in tensors.items():
-            count = next((count for pattern, count in counts.items() if re.fullmatch(pattern, name)), 0)
+            count = counts[re.sub(r"\.\d+\.", ".{}.", name.rpartition(".")[0], count=1)]
             if count and tensor.ndim and len(tensor) % count == 0:
-                size = len(tensor) // count
-                result |= {f"{name}{_PART}{n}": tensor[n * size : (n + 1) * size] for n in range(count)}
+                result |= {f"{name}{_PART}{n}": part for n, part in enumerate(np.split(tensor, count))}
             else:
                 result[name] = tensor
         return result
@@ -87,22 +74,17 @@ def to_tensors(params: Mapping[str, Any], names: TensorNames) -> dict[str, np.nd
     Args:
       params: nested dicts of arrays, as `nnx.to_pure_dict` gives them.
     """
-    tensors, parts = {}, defaultdict(dict)
+    tensors = defaultdict(dict)
     for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
         leaf = np.asarray(leaf, np.float32)
         if path == "position_embedding/embedding":
             leaf = np.pad(leaf, [(FAMILIES[names.family].skipped_positions, 0), (0, 0)])
         stacked = leaf if _is_stacked(path) else leaf[None]
-        for number, (name, part) in enumerate(zip(names.of_parameter(path, len(stacked)), stacked)):
-            if names.is_absent(path, number):
-                continue
-            tensor = np.ascontiguousarray(part.T if _is_transposed(path) else part)
-            whole, of_several, place = name.partition(_PART)
-            if of_several:
-                parts[whole][place] = tensor
-            else:
-                tensors[name] = tensor
-    return tensors | {name: np.concatenate([made[n] for n in sorted(made)]) for name, made in parts.items()}
+        for name, tensor in zip(names.of_parameter(path, len(stacked)), stacked):
+            if name:
+                whole, _, part = name.partition(_PART)
+                tensors[whole][part] = tensor.T if path.endswith("/kernel") else tensor
+    return {name: np.concatenate([parts[part] for part in sorted(parts)]) for name, parts in tensors.items()}
 
 
 def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], names: TensorNames, source: str) -> None:
@@ -113,23 +95,15 @@ def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], nam
     Raises:
       UserError: a tensor is missing, left over or of another shape; the message lists which.
     """
-    faults, used, tensors = [], set(), names.split(tensors)
+    faults, left = [], names.split(tensors)
     for _, parts, shape in _needed(like, names):
         for name in filter(None, parts):
-            used.add(name)
-            tensor = tensors.get(name)
+            tensor = left.pop(name, None)
             if tensor is None:
                 faults.append(f"{name} is missing")
-            elif tensor.dtype == object:
-                faults.append(f"{name} is not of numbers")
             elif _first(name, tensor, shape).shape != shape:
                 faults.append(f"{name} is {list(tensor.shape)}, {list(shape)} is needed")
-    left = tensors.keys() - used
-    uneven = left & {name.partition(_PART)[0] for name in used if _PART in name}
-    faults = [fault for fault in faults if fault.partition(_PART)[0] not in uneven]
-    faults += [f"{name} {list(tensors[name].shape)} does not fall into equal parts" for name in sorted(uneven)]
-    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(left - uneven)]
-    _raise(faults, source)
+    _raise(faults + [f"{name} {list(left[name].shape)} is left over" for name in sorted(left)], source)
 
 
 def to_parameters(
@@ -147,13 +121,11 @@ def to_parameters(
     check_shapes(tensors, like, names, source)
     params, faults, tensors = {}, [], names.split(tensors)
     for path, needed, shape in _needed(like, names):
-        parts = [
-            _first(name, tensors[name], shape).astype(np.float32) if name else np.ones(shape, np.float32)
-            for name in needed
-        ]
+        parts = [_first(name, tensors[name], shape) if name else np.ones(shape) for name in needed]
+        parts = [part.astype(np.float32) for part in parts]
         broken = [name for name, part in zip(needed, parts) if not np.isfinite(part).all()]
         faults += [f"{name} has values that are not finite" for name in broken]
-        parts = [part.T for part in parts] if _is_transposed(path) else parts
+        parts = [part.T for part in parts] if path.endswith("/kernel") else parts
         params[path] = np.stack(parts) if _is_stacked(path) else np.array(parts[0])
     _raise(faults, source)
     return traverse_util.unflatten_dict(params, sep="/")
@@ -165,8 +137,7 @@ def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, 
     for path, leaf in flat.items():
         shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
         parts = names.of_parameter(path, leaf.shape[0] if leaf.shape else 1)
-        parts = ["" if names.is_absent(path, number) else part for number, part in enumerate(parts)]
-        yield path, parts, tuple(shape[::-1] if _is_transposed(path) else shape)
+        yield path, parts, tuple(shape[::-1] if path.endswith("/kernel") else shape)
 
 
 def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -175,9 +146,7 @@ def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _raise(faults: list[str], source: str) -> None:
-    # By the name that a tensor has in the file, which may hold several of ours.
-    faults = [re.sub(rf"{_PART}\d+ (?!is \[)", " ", fault) for fault in faults]
-    faults = list(dict.fromkeys(re.sub(rf"^(\S+){_PART}\d+ is (?=\[)", r"a part of \1 is ", fault) for fault in faults))
+    faults = [fault.replace(_PART, " part ") for fault in faults]
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
         raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
@@ -186,7 +155,3 @@ def _raise(faults: list[str], source: str) -> None:
 def _is_stacked(path: str) -> bool:
     """Whether a parameter has a leading axis, of layers."""
     return path.startswith("layers/")
-
-
-def _is_transposed(path: str) -> bool:
-    return path.endswith("/kernel")

@@ -28,13 +28,12 @@ from retrieval.models.encoder_tensors import TensorNames
 from retrieval.models.module_folder import (
     ACTIVATIONS,
     MODEL,
-    POOLING_SWITCHES,
     POOLINGS,
     SETTINGS,
     TITLES,
     TRUNCATED,
 )
-from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
+from retrieval.models.tower_head import DENSE, KINDS, LAYER_NORM, NORMALIZE, TENSORS, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
 
@@ -43,7 +42,6 @@ PACKAGE = "sentence_transformers.models"
 NEW_PACKAGE = "sentence_transformers.sentence_transformer.modules"
 ROUTER = "router_config.json"
 WITH_POOLER = ("bert", "mpnet")
-_KINDS = {DENSE: "Dense", LAYER_NORM: "LayerNorm", NORMALIZE: "Normalize"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +108,7 @@ def write_tower(
     files.write_json(folder / "1_Pooling" / "config.json", _pooling(tower.pooling, hidden_size, use.include_prompt))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
-        kind = _KINDS[layer.kind]
-        modules.append((f"{len(modules)}_{kind}", kind))
+        modules.append((f"{len(modules)}_{KINDS[layer.kind]}", KINDS[layer.kind]))
         write_layer(folder / modules[-1][0], layer, getattr(tower, name) if name else None)
     write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in modules])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
@@ -161,12 +158,11 @@ def routes(sides: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
 
 def _pooling(ours: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:
     """The way of pooling by its name, and by the older switches, without which Text Embeddings Inference stops."""
-    way = next(name for name, each in POOLINGS.items() if each == ours)
     return {
         "embedding_dimension": hidden_size,
         "word_embedding_dimension": hidden_size,
-        "pooling_mode": way,
-        **{switch: name == way for switch, name in POOLING_SWITCHES.items()},
+        "pooling_mode": next(name for name, (each, _) in POOLINGS.items() if each == ours),
+        **{switch: each == ours for each, switch in POOLINGS.values()},
         "include_prompt": include_prompt,
     }
 

@@ -20,7 +20,7 @@ from retrieval.models import known_keys, tensor_files, tower_head
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
-from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE, TENSORS, Layer
+from retrieval.models.tower_head import DENSE, NORMALIZE, TENSORS, Layer
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +32,14 @@ DOT, COSINE = ("dot", "dot_product"), ("cosine",)
 # The torch classes of activations.
 _CLASSES = ("linear.Identity", *(f"activation.{name}" for name in ("Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")))
 ACTIVATIONS = {f"torch.nn.modules.{name}": name.rpartition(".")[2].lower() for name in _CLASSES}
-# Its ways of pooling.
+# Its ways of pooling -> ours, where there is one, and the switch of each in older folders.
 POOLINGS = {
-    "cls": "cls",
-    "mean": "mean",
-    "lasttoken": "last",
-    "max": "max",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weighted_mean",
+    "cls": ("cls", "pooling_mode_cls_token"),
+    "mean": ("mean", "pooling_mode_mean_tokens"),
+    "lasttoken": ("last", "pooling_mode_lasttoken"),
+    "max": ("", "pooling_mode_max_tokens"),
+    "mean_sqrt_len_tokens": ("", "pooling_mode_mean_sqrt_len_tokens"),
+    "weightedmean": ("weighted_mean", "pooling_mode_weightedmean_tokens"),
 }
 
 _TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -50,21 +50,12 @@ _MOST = 2**31 - 1
 _LEAST = 3  # tokens of a text: [CLS], [SEP] and one more
 # The inputs and outputs that modules have when each takes what the one before made.
 _CHAINED = {f"module_{end}_name": ("sentence_embedding",) for end in ("input", "output")}
-# Older folders have a switch for each way of pooling, newer ones the name of one.
-POOLING_SWITCHES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 _POOLING = {
-    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode"), ANY),
-    **dict.fromkeys(("include_prompt", *POOLING_SWITCHES), _SWITCHES),
+    "pooling_mode": ANY,
+    **dict.fromkeys(("include_prompt", *(switch for _, switch in POOLINGS.values())), _SWITCHES),
 }
 _DENSE = {
-    **dict.fromkeys(("in_features", "out_features"), ANY),
+    "out_features": ANY,
     "bias": _SWITCHES,
     "activation_function": tuple(ACTIVATIONS),
     "use_residual": (False,),
@@ -117,37 +108,27 @@ class ModuleFolder:
           UserError: a file is missing or damaged, a module or one of its settings is not understood, or sizes differ.
         """
         model_folder.check_sums(path)
-        if not model_folder.has_modules(path):
-            return cls._of_encoder(path)
-        modules = model_folder.modules(path)
+        modules = model_folder.modules(path) if model_folder.has_modules(path) else []
         kinds = [module.kind for module in modules]
-        if kinds[0] == "StaticEmbedding":
-            way = "model2vec and sentence-transformers load it"
-            raise UserError(f"{path}: a vector for each token, and no encoder; {way}")
-        if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Dropout", *_LAYERS)]:
-            raise UserError(f"{path / MODULES}: it has a module {unknown[0][:80]}, which our towers do not have")
-        if kinds[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(kinds[2:]):
-            raise UserError(f"{path / MODULES}: not one Transformer with one Pooling behind it, as our towers are")
+        if modules and (kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {"Dropout", *_LAYERS}):
+            needed = f"a Transformer, a Pooling and then any of Dropout, {', '.join(_LAYERS)} are needed"
+            raise UserError(f"{path / MODULES}: its modules are {', '.join(kinds)[:200]}; {needed}")
         bert = EncoderFolder.open(path)
+        query, document = lengths(bert)
+        if not modules:  # pooled as sentence-transformers does: a decoder's last token, else the mean
+            if bert.classes:
+                problem = "it has a classifier, and makes no embeddings; rerankers are config.rerank.model"
+                raise UserError(f"{path}: {problem}")
+            pooling = "last" if bert.sizes.get("architecture", Architecture()).causal else "mean"
+            _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
+            return cls(path, bert, pooling, True, (), (), False, document, query)
         size = bert.sizes["hidden_size"]
         pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
         behind = list(_layers(modules[2:], size))
         if normalize := bool(behind) and behind[-1][0] == Layer(NORMALIZE):
             behind.pop()
         layers, folders = tuple(layer for layer, _ in behind), tuple(folder for _, folder in behind)
-        query, document = lengths(bert)
         return cls(path, bert, pooling, include_prompt, layers, folders, normalize, document, query)
-
-    @classmethod
-    def _of_encoder(cls, path: Path) -> "ModuleFolder":
-        """A folder without modules, pooled as sentence-transformers does: a decoder's last token, else the mean."""
-        bert = EncoderFolder.open(path)
-        if bert.classes:
-            raise UserError(f"{path}: it has a classifier, and makes no embeddings; rerankers are config.rerank.model")
-        pooling = "last" if bert.sizes.get("architecture", Architecture()).causal else "mean"
-        _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
-        query, document = lengths(bert)
-        return cls(path, bert, pooling, True, (), (), False, document, query)
 
     def tower(self, like: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of a tower: of the encoder, and of the layers by the names of `tower_head.names`.
@@ -180,27 +161,26 @@ def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str
 
 def _pooling(path: Path, size: int) -> tuple[str, bool]:
     """How a text's tokens become a vector, and whether its prompt's are among them."""
-    record = known_keys.read(path, _POOLING)
-    for key in ("word_embedding_dimension", "embedding_dimension"):
-        _check_size(path, record, key, size)
-    switched = [way for key, way in POOLING_SWITCHES.items() if record.get(key)] or ["mean"]
+    sizes = dict.fromkeys(("word_embedding_dimension", "embedding_dimension"), (size,))
+    record = known_keys.read(path, _POOLING | sizes)
+    switched = [way for way, (_, switch) in POOLINGS.items() if record.get(switch)] or ["mean"]
     ways = record.get("pooling_mode", switched)
     way = " and ".join(map(str, ways)) if isinstance(ways, list) else str(ways)
-    if way not in POOLINGS:
-        raise UserError(f"{path}: it pools by {way[:80] or 'nothing'}; one of {', '.join(POOLINGS)} is needed")
-    return POOLINGS[way], record.get("include_prompt", True)
+    known = {theirs: ours for theirs, (ours, _) in POOLINGS.items() if ours}
+    if way not in known:
+        raise UserError(f"{path}: it pools by {way[:80] or 'nothing'}; one of {', '.join(known)} is needed")
+    return known[way], record.get("include_prompt", True)
 
 
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:
     """The layers behind the pooling, each with its folder."""
     for kind, folder in modules:
+        path = folder / _CONFIG
         if kind == "Dropout":
-            known_keys.read(folder / _CONFIG, {"dropout": ANY}, optional=True)
+            known_keys.read(path, {"dropout": ANY}, optional=True)
             continue
-        layer, path = Layer(_LAYERS[kind]), folder / _CONFIG
-        record = known_keys.read(path, _KNOWN[kind], optional=kind == "Normalize")
-        for key in ("in_features", "dimension"):
-            _check_size(path, record, key, size)
+        layer, of_inputs = Layer(_LAYERS[kind]), {"in_features": (size,), "dimension": (size,)}
+        record = known_keys.read(path, _KNOWN[kind] | of_inputs, optional=kind == "Normalize")
         expected = dict.fromkeys(TENSORS[layer.kind].values(), (size,))
         if kind == "Dense":
             activation = record.get("activation_function", "torch.nn.modules.activation.Tanh")  # the library's default
@@ -215,13 +195,8 @@ def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]
         yield layer, folder
 
 
-_LAYERS = {"Dense": DENSE, "LayerNorm": LAYER_NORM, "Normalize": NORMALIZE}
-_KNOWN = {"Dense": _DENSE, "LayerNorm": {"dimension": ANY}, "Normalize": _CHAINED}
-
-
-def _check_size(path: Path, record: Mapping[str, Any], key: str, size: int) -> None:
-    if key in record and (type(record[key]) is not int or record[key] != size):
-        raise UserError(f"{path}: {key} is {shown(record[key])}, and what comes before it has {size} dimensions")
+_LAYERS = {theirs: ours for ours, theirs in tower_head.KINDS.items()}
+_KNOWN = {"Dense": _DENSE, "LayerNorm": {}, "Normalize": _CHAINED}
 
 
 def _weights(folder: Path, kind: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ What is written here names the SHA-256 of its base's weights in the file's metad
 
 import dataclasses
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,28 +21,27 @@ from retrieval.models import known_keys, tensor_files
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.lora import A, B
 
+_WRITTEN = {"peft_type": "LORA", "bias": "none"}
 _NONE = ({}, [], "", False)
 _KNOWN = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
+    **{key: (value,) for key, value in _WRITTEN.items()},
     "init_lora_weights": (True, False, "gaussian"),  # others change the base
     **dict.fromkeys(("fan_in_fan_out", "use_dora", "lora_bias", "use_qalora", "ensure_weight_tying"), (False,)),
-    **dict.fromkeys(("target_parameters", "loftq_config", "layer_replication"), _NONE),
+    **dict.fromkeys("target_parameters loftq_config layer_replication trainable_token_indices".split(), _NONE),
     "use_rslora": (True, False),
     **dict.fromkeys(
         """
         r lora_alpha rank_pattern alpha_pattern modules_to_save base_model_name_or_path revision task_type auto_mapping
         target_modules exclude_modules layers_to_transform layers_pattern lora_dropout inference_mode peft_version
-        megatron_core qalora_group_size trainable_token_indices
+        megatron_core qalora_group_size
         """.split(),
         ANY,
     ),
 }
 _WRAPPED = "base_model.model."
-_TENSOR = re.compile(r"(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")
+_TENSOR = re.compile(rf"{re.escape(_WRAPPED)}(.+?)(?:\.lora_([AB])\.weight)?")
 _SUM = "base_sum:"
 _ANOTHER = "name the model that it was trained on"
-_ROWS = ".token_adapter.trainable_tokens_delta"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
 
@@ -65,18 +65,19 @@ class Adapter:
     Attributes:
       matrices: the module of each matrix, without the wrapped class's prefix -> A [r, in], B [out, r] and the scale.
       saved: other tensors that it has in place of the base's; a table of tokens may have more rows.
-      rows: a table of tokens -> the numbers of its rows, and what stands there in place of the base's.
       added: modules of `saved` that the base need not have, as a classifier.
     """
 
     path: Path
     matrices: Mapping[str, tuple[np.ndarray, np.ndarray, float]]
     saved: Mapping[str, np.ndarray]
-    rows: Mapping[str, tuple[list[int], np.ndarray]]
     added: Sequence[str]
 
-    def with_saved(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The base's tensors, with those that the adapter has whole.
+    def merged(self, tensors: Mapping[str, np.ndarray], values: bool = True) -> dict[str, np.ndarray]:
+        """The base's tensors, with those that the adapter has whole, and W + s B A in place of each matrix, float32.
+
+        Args:
+          values: whether they are needed; without them shapes alone are right.
 
         Raises:
           UserError: the base has none of that name, or one of another shape.
@@ -88,43 +89,13 @@ class Adapter:
                 shapes = f"{list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
                 raise UserError(f"{self.path}: {name} is {shapes}: {_ANOTHER}")
             merged[ours] = tensor
-        return merged
-
-    def merged(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The base's tensors, with W + s B A in place of each matrix, float32."""
-        merged = self.with_saved(tensors)
-        for module, (a_RI, b_OR, scale) in self.matrices.items():
+        for module, (a_RI, b_OR, scale) in self.matrices.items() if values else ():
             name = self._of(f"{module}.weight", tensors)
             if (shape := (len(b_OR), a_RI.shape[1])) != merged[name].shape:
                 shapes = f"{list(shape)}, and {name} of its base is {list(merged[name].shape)}"
                 raise UserError(f"{self.path}: the adapter of {module} is of {shapes}: {_ANOTHER}")
             merged[name] = merged[name].astype(np.float32) + np.float32(scale) * (b_OR @ a_RI)
-        for module, (indices, rows) in self.rows.items():
-            name = self._of(f"{module}.weight", tensors)
-            table = np.array(merged[name], np.float32)
-            if rows.shape != (len(indices), table.shape[1]) or max(indices, default=0) >= len(table):
-                raise UserError(
-                    f"{self.path}: rows of {name} that were trained are {list(rows.shape)}, for "
-                    f"trainable_token_indices of {len(indices)} tokens, and its base has {list(table.shape)}"
-                )
-            table[indices] = rows
-            merged[name] = table
         return merged
-
-    def parts(self, matrices: Sequence[Matrix]) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
-        """The adapter of each of our modules by some matrices: A^T [in, r], B^T [r, out] and the scale.
-
-        Raises:
-          UserError: the adapter has a matrix that is none of them, or other parameters than matrices.
-        """
-        if others := [*self.saved, *self.rows]:
-            way = "merge it into its base first (PeftModel.merge_and_unload), and train on that"
-            raise UserError(f"{self.path}: the adapter has {others[0]}, and matrices alone are trained on: {way}")
-        of_modules, parts = {matrix.name: matrix.parts for matrix in matrices}, {}
-        for module, (a_RI, b_OR, scale) in self.matrices.items():
-            ours = of_modules[self._of(module, of_modules)]
-            parts |= {part: (a_RI.T, b.T, scale) for part, b in zip(ours, np.split(b_OR, len(ours)))}
-        return parts
 
     def _of(self, name: str, names: Iterable[str], default: str = "") -> str:
         """The one of the base's names that is meant; either may have a prefix that the other has not."""
@@ -142,28 +113,15 @@ def read(folder: Path) -> Adapter:
     """
     path, place = folder / ADAPTER, folder / ADAPTER_WEIGHTS
     config = known_keys.read(path, _KNOWN)
-    if "peft_type" not in config:
-        raise UserError(f"{path}: no peft_type, which an adapter of PEFT has; copy the file again")
-    rank_of, alpha_of = (
-        _by_module(path, config, *names) for names in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern"))
-    )
-    kept = [name for name in config.get("modules_to_save") or [] if isinstance(name, str)]
-    indices = _token_indices(path, config.get("trainable_token_indices") or {})
-    sides: dict[str, dict[str, np.ndarray]] = {}
-    saved, rows = {}, {}
+    rank_of = _by_module(path, config, "r", "rank_pattern")
+    alpha_of = _by_module(path, config, "lora_alpha", "alpha_pattern")
+    saved, sides = {}, defaultdict(dict)
     for name, tensor in tensor_files.read_safetensors(place).items():
-        module = name.removeprefix(_WRAPPED)
-        if (match := _TENSOR.fullmatch(module)) and tensor.ndim == 2:
-            matrix, side, of_table = match.groups()
-            if of_table:  # [V, H], whose product is the other way round: A is [r, V] and B [H, r]
-                side, tensor = {"A": "B", "B": "A"}[of_table], tensor.T
-            sides.setdefault(matrix, {})[side] = tensor.astype(np.float32)
-        elif module.endswith(_ROWS) and tensor.ndim == 2:
-            table = module.removesuffix(_ROWS)
-            own = (numbers for name, numbers in indices.items() if not name or f".{table}".endswith(f".{name}"))
-            rows[table] = next(own, []), tensor
-        elif "lora_" not in name and name.startswith(_WRAPPED):
-            saved[module] = tensor
+        match = _TENSOR.fullmatch(name)
+        if match and match[2] and tensor.ndim == 2:
+            sides[match[1]][match[2]] = tensor.astype(np.float32)
+        elif match and "lora_" not in name and "token_adapter" not in name:
+            saved[match[1]] = tensor
         else:
             raise UserError(f"{place}: {name} is no part of an adapter of a matrix; take another adapter")
     matrices = {}
@@ -172,18 +130,9 @@ def read(folder: Path) -> Adapter:
         if {*pair} != {"A", "B"} or len(pair["A"]) != rank or pair["B"].shape[1] != rank:
             raise UserError(f"{place}: {module} is no pair of lora_A and lora_B of rank {rank}, as {path.name} has it")
         matrices[module] = pair["A"], pair["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
-    if not matrices and not saved and not rows:
+    if not matrices and not saved:
         raise UserError(f"{place}: no adapter there; copy it again")
-    return Adapter(folder, matrices, saved, rows, kept)
-
-
-def _token_indices(path: Path, value: Any) -> dict[str, list[int]]:
-    """The rows that were trained of a table, by the end of its name; '' for any."""
-    named = value if isinstance(value, dict) else {"": value}
-    for numbers in named.values():
-        if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
-            raise UserError(f"{path}: trainable_token_indices is {shown(value)}; numbers of tokens are needed")
-    return named
+    return Adapter(folder, matrices, saved, [name for name in config.get("modules_to_save") or [] if type(name) is str])
 
 
 def write(
@@ -222,7 +171,7 @@ def write(
         ranks[matrix.name], alphas[matrix.name] = rank * count, int(of_matrix) if of_matrix % 1 == 0 else of_matrix
     rank, of_all = min(ranks.values()), min(alphas.values())
     config = {
-        "peft_type": "LORA",
+        **_WRITTEN,
         "task_type": "FEATURE_EXTRACTION",
         "base_model_name_or_path": base,
         "revision": revision,
@@ -231,18 +180,12 @@ def write(
         "rank_pattern": {name.replace(".", r"\."): value for name, value in ranks.items() if value != rank},
         "alpha_pattern": {name.replace(".", r"\."): value for name, value in alphas.items() if value != of_all},
         "target_modules": _targets(ranks, [matrix.name for matrix in matrices]),
-        "use_rslora": False,
         "lora_dropout": dropout,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "init_lora_weights": True,
         "inference_mode": True,
-        "modules_to_save": None,
     }
     files.write_json(folder / ADAPTER, config)
-    metadata = {f"{_SUM}{name}": sum for name, sum in sums.items()}
     tensors = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
-    tensor_files.write(folder / ADAPTER_WEIGHTS, tensors, **metadata)
+    tensor_files.write(folder / ADAPTER_WEIGHTS, tensors, **{f"{_SUM}{name}": sum for name, sum in sums.items()})
 
 
 def check_base(folder: Path, base: Path) -> None:
@@ -271,15 +214,12 @@ def _by_module(path: Path, config: Mapping[str, Any], key: str, pattern: str) ->
         raise UserError(f"{path}: {key} is {shown(usual)} and {pattern} {shown(own)}; numbers above 0 are needed")
     if unknown := [name for name in own if not _NAME.fullmatch(name)]:
         raise UserError(f"{path}: {pattern} has {shown(unknown[0])}, and names of modules alone are understood here")
-
-    # By the ends of a module's name: there may be a pattern for every matrix. Of two that fit the first counts.
-    numbered: dict[str, tuple[int, float]] = {}
-    for number, (name, value) in enumerate(own.items()):
-        numbered.setdefault(name.replace("\\.", "."), (number, value))
+    named = {name.replace("\\.", "."): value for name, value in reversed(own.items())}
 
     def of(module: str) -> float:
         parts = module.split(".")
-        ends = [f"^{module}", *(".".join(parts[start:]) for start in range(len(parts)))]
-        return min((numbered[end] for end in ends if end in numbered), default=(0, usual))[1]
+        ends = {f"^{module}", *(".".join(parts[start:]) for start in range(len(parts)))}
+        fitting = [value for name, value in named.items() if name in ends]
+        return fitting[-1] if fitting else usual  # of two that fit the first of the file counts
 
     return of

@@ -31,12 +31,6 @@ def mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
     return total_BH / jnp.maximum(count_B1, 1)
 
 
-def mean_sqrt_len(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
-    """The sum over each text's tokens, divided by the root of their number; as `mean`."""
-    total_BH, count_B1 = _sums(x_RLH, _members(text, start))
-    return total_BH / jnp.sqrt(jnp.maximum(count_B1, 1))
-
-
 def weighted_mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
     """The mean over each text's tokens, of which later ones weigh more; as `mean`."""
     member_GCT = _members(text, start)
@@ -45,28 +39,7 @@ def weighted_mean(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
     return total_BH / jnp.maximum(weight_B1, 1)
 
 
-def highest(x_RLH: jax.Array, text: Text, start: int = 0) -> jax.Array:
-    """The highest value of each dimension over a text's tokens, [B, H]; zero for a row of padding."""
-    member_GCT = _members(text, start).astype(bool)
-    x_GTH = by_group(x_RLH, member_GCT.shape[0])
-
-    @jax.checkpoint  # what each text keeps for backward would be a copy of the whole group
-    def of_text(member_GT: jax.Array) -> jax.Array:
-        x_GH = jnp.where(member_GT[:, :, None], x_GTH, -jnp.inf).max(axis=1)
-        return jnp.where(member_GT.any(axis=1)[:, None], x_GH, 0)
-
-    x_CGH = jax.lax.map(of_text, jnp.moveaxis(member_GCT, 1, 0))
-    return reshape_rows(jnp.moveaxis(x_CGH, 0, 1), -1, x_RLH.shape[-1])
-
-
-POOLINGS = {
-    "cls": first,
-    "mean": mean,
-    "last": last,
-    "max": highest,
-    "mean_sqrt_len": mean_sqrt_len,
-    "weighted_mean": weighted_mean,
-}
+POOLINGS = {"cls": first, "mean": mean, "last": last, "weighted_mean": weighted_mean}
 
 
 def _members(text: Text, start: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The tensors of a folder of weights, by name: safetensors, PyTorch's files or a TensorFlow checkpoint."""
+"""The tensors of a folder of weights, by name: safetensors or PyTorch's files."""
 
 import contextlib
 import re
@@ -14,10 +14,8 @@ from safetensors.numpy import save
 
 from retrieval.common import files, libraries
 from retrieval.common.errors import UserError, first_line
-from retrieval.common.libraries import tf
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
-_TF_INDEX = "bert_model.ckpt.index"
 _HALVES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
 # Before it, a file could get round `weights_only` (CVE-2025-32434, CVE-2026-24747).
 _OLDEST_TORCH = (2, 10)
@@ -67,8 +65,6 @@ def _shaped(shape: Sequence[int], dtype: str = "F32") -> np.ndarray:
 
 def _parts(path: Path) -> list[Path]:
     """The files that an index stands for."""
-    if path.name == _TF_INDEX:
-        return sorted(path.parent.glob(path.name.replace(".index", ".data-*")))
     return sorted({path.parent / name for name in _weight_map(path).values()}) if path.suffix == ".json" else []
 
 
@@ -166,22 +162,9 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
 
 
-def _read_tensorflow(path: Path, values: bool) -> dict[str, np.ndarray]:
-    """The variables of a checkpoint, but for those of its optimizer."""
-    load = tf.train.load_checkpoint
-    with _damaged(path, "parts of it are missing"):
-        reader = load(str(path.with_suffix("")))
-        shapes = reader.get_variable_to_shape_map()
-        names = [name for name in shapes if not _OPTIMIZERS.search(name)]
-        return {name: reader.get_tensor(name) if values else _shaped(shapes[name]) for name in names}
-
-
-_OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")
-
 _READERS: Mapping[str, Callable[[Path, bool], dict[str, np.ndarray]]] = {
     "model.safetensors": read_safetensors,
     "model.safetensors.index.json": _read_parts,
     "pytorch_model.bin": _read_torch,
     "pytorch_model.bin.index.json": _read_parts,
-    _TF_INDEX: _read_tensorflow,
 }

@@ -33,6 +33,7 @@ NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 _NO_BIAS = "no_bias"
 _ATTRIBUTES = {DENSE: "projection", LAYER_NORM: "norm"}
+KINDS = {DENSE: "Dense", LAYER_NORM: "LayerNorm", NORMALIZE: "Normalize"}  # what sentence-transformers calls them
 # Our parameters of a layer -> the tensors of sentence-transformers.
 TENSORS = {
     DENSE: {"kernel": "linear.weight", "bias": "linear.bias"},

@@ -152,19 +152,17 @@ class Layer(nnx.Module):
           rotation: the angles of positions, where they are rotary.
           number: of the layer, from 0 on.
         """
-        switches = self.config.architecture
-        probability_key, *keys = split(dropout_key, 3)
+        first_norm, (probability_key, *keys) = self.config.architecture.first_norm, split(dropout_key, 3)
 
         def attention(x_RLH: jax.Array) -> jax.Array:
             return self.attention(x_RLH, mask, probability_key, rotation)
 
         def attention_norm(x_RLH: jax.Array) -> jax.Array:
             normed = self.attention_norm(x_RLH)
-            return normed if switches.first_norm else jnp.where(number == 0, x_RLH, normed)
+            return normed if first_norm else jnp.where(number == 0, x_RLH, normed)
 
-        is_around = switches.norms == "around"
-        x_RLH = self._add(x_RLH, attention, attention_norm, self.attention_out_norm if is_around else None, keys[0])
-        return self._add(x_RLH, self._mlp, self.mlp_norm, self.mlp_out_norm if is_around else None, keys[1])
+        x_RLH = self._add(x_RLH, attention, attention_norm, getattr(self, "attention_out_norm", None), keys[0])
+        return self._add(x_RLH, self._mlp, self.mlp_norm, getattr(self, "mlp_out_norm", None), keys[1])
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
         activation = ACTIVATIONS[self.config.architecture.activation]
@@ -223,7 +221,9 @@ class Attention(nnx.Module):
     ) -> jax.Array:
         """Attention of the tokens `x` to those with these keys and values."""
         config, rate = self.config, self.config.attention_rate
-        query_RNDL = self._scaled(self._placed(self._heads(self.query, x_RLH), "query_norm", rotation))
+        query_RNDL = self._placed(self._heads(self.query, x_RLH), "query_norm", rotation)
+        if (size := config.architecture.score_size) not in (0, config.head_size):  # attention divides by a head's
+            query_RNDL = (query_RNDL.astype(jnp.float32) * (config.head_size / size) ** 0.5).astype(query_RNDL.dtype)
         heads = query_RNDL, self._for_every_head(key_RKDM), self._for_every_head(value_RKDM)
         if isinstance(mask, Segments):
             seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), mask)
@@ -242,7 +242,7 @@ class Attention(nnx.Module):
         size = self.config.head_size
         if is_on_cpu():
             return layer(x_RLH).reshape(*x_RLH.shape[:2], -1, size).transpose(0, 2, 3, 1)
-        y_RHL = layer.columns(x_RLH)
+        y_RHL = layer(x_RLH, columns)
         return y_RHL.reshape(y_RHL.shape[0], -1, size, y_RHL.shape[2])
 
     def _placed(self, x_RNDL: jax.Array, name: str, rotation: Rotation | None) -> jax.Array:
@@ -258,13 +258,6 @@ class Attention(nnx.Module):
             return x_RKDM
         return jnp.broadcast_to(x_RKDM[:, :, None], (R, K, N // K, D, M)).reshape(R, N, D, M)
 
-    def _scaled(self, query_RNDL: jax.Array) -> jax.Array:
-        """Queries whose scores, divided by the root of a head's size, are those of the architecture."""
-        if not (size := self.config.architecture.score_size) or size == self.config.head_size:
-            return query_RNDL
-        factor = (self.config.head_size / size) ** 0.5
-        return (query_RNDL.astype(jnp.float32) * factor).astype(query_RNDL.dtype)
-
 
 class Linear(nnx.Linear):
     """A linear layer with BERT's initialisation, that multiplies as the config says and adds a bias in float32."""
@@ -273,15 +266,8 @@ class Linear(nnx.Linear):
         super().__init__(size_in, size_out, use_bias=bias, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., size in] to [..., size out], in `dtype`."""
-        return self._multiplied(x, times)
-
-    def columns(self, x_RLI: jax.Array) -> jax.Array:
-        """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
-        return self._multiplied(x_RLI, columns)
-
-    def _multiplied(self, x: jax.Array, product: Callable[..., jax.Array]) -> jax.Array:
+    def __call__(self, x: jax.Array, product: Callable[..., jax.Array] = times) -> jax.Array:
+        """[..., size in] to [..., size out], in `dtype`; by `products.columns` [R, L, size in] to [R, size out, L]."""
         y = product(x, self.kernel[...], self.config.dtype, self.config.products)
         if hasattr(self, lora.A):
             y = y.astype(jnp.float32) + lora.branch(self, x, product)

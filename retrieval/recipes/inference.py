@@ -27,11 +27,8 @@ class Inference:
         """Args are the config that says where parameters lie, a model, which may be abstract, and `token_types`'."""
         devices.keep_programs()
         self.mesh = mesh
-        self._config, self._bound, self._types = (
-            config,
-            bind(model),
-            functools.partial(token_types, sep_id=sep_id, place=place),
-        )
+        self._config, self._bound = config, bind(model)
+        self._types = functools.partial(token_types, sep_id=sep_id, place=place)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
         """From parameters to a function of ids [B, L], with the rows spread over the mesh; compiled once per shape.

@@ -23,7 +23,7 @@ class MaskedRecipe(Recipe):
     def check(self) -> None:
         """As `Recipe.check`; a masked token is told from both sides."""
         super().check()
-        check_sees_all(self.config.model, f"{self.label} tells a token from both sides")
+        check_sees_all(self.config.model, f"{self.label} tells a token from both sides: take another family")
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of a model of another kind with BERT's head, what both have."""

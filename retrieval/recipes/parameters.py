@@ -38,14 +38,8 @@ def parameters_of(model: nnx.Module) -> dict[str, Any]:
 
 def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
     """Where the config puts each parameter on the mesh, a tree of shardings."""
-    return sharding.parameter_shardings(
-        params,
-        mesh,
-        replicate_below=config.mesh.replicate_below,
-        is_stacked=is_stacked,
-        is_table=is_table,
-        tensor_axis=tensor_axis,
-    )
+    of = {"is_stacked": is_stacked, "is_table": is_table, "tensor_axis": tensor_axis}
+    return sharding.parameter_shardings(params, mesh, replicate_below=config.mesh.replicate_below, **of)
 
 
 def bind(model: nnx.Module) -> Callable[[Any], Any]:
@@ -110,10 +104,7 @@ def _check_tensor(config: ConfigDict) -> None:
         return
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     if model.encoder != "transformer" or rate or config.train.lora.dropout:
-        raise UserError(
-            f"config.mesh.tensor={tensor} is for transformers without dropout on attention and adapters: set "
-            "config.model.attention_dropout=0 and config.train.lora.dropout=0, or config.mesh.tensor=1"
-        )
+        raise UserError(f"config.mesh.tensor={tensor} takes a transformer, and no dropout of attention or adapters")
     kv_heads = architecture_of(model).kv_heads or model.num_heads
     for name, size in (("num_heads", model.num_heads), ("kv_heads", kv_heads), ("mlp_size", model.mlp_size)):
         if size % tensor:

@@ -158,10 +158,7 @@ class Recipe(abc.ABC):
         config = self.config
         check_encoder(config.model)
         if not self.has_towers and (encoder := config.model.encoder) != "transformer":
-            raise UserError(
-                f"config.model.encoder is '{encoder}', and {self.label} needs a transformer: set "
-                "config.model.encoder=transformer"
-            )
+            raise UserError(f"config.model.encoder={encoder}: {self.label} needs a transformer: set 'transformer'")
         if self.gives:
             loss_kind.check(config, self.label, self.gives)
 
@@ -236,12 +233,10 @@ class Recipe(abc.ABC):
             return None
         examples = self.config.train.batch_size // data.lanes
         counts = {"query": examples, "document": examples * (1 + data.negatives)}
-        texts = {
-            field: rows_for(
-                counts[side], data[f"{side}_length"], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
-            )
-            for field, side in self.kind.sides.items()
-        }
+        texts = {}
+        for field, side in self.kind.sides.items():
+            share, length = pack[side], data[f"{side}_length"]
+            texts[field] = rows_for(counts[side], length, share, pack[f"{side}_row"], f"config.data.pack.{side}")
         return Packing(examples, texts, self.places(texts))
 
     def places(self, texts: Mapping[str, Rows]) -> Rows | None:
@@ -311,11 +306,8 @@ def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
     Args:
       losses: those of all sources of examples, by name.
     """
-    own = _own_fields(type(recipe))
-    # Configs of one size share a temperature, whatever they train.
-    read = (
-        own | {option for loss in losses.values() for option in loss.options()} | (set() if losses else {TEMPERATURE})
-    )
+    read = _own_fields(type(recipe)).union(*(loss.options() for loss in losses.values()))
+    read |= set() if losses else {TEMPERATURE}  # configs of one size share it, whatever they train
     some = (declared().keys() - GENERAL) | _own_fields(RECIPES["two_tower"])  # that not all recipes and losses read
     values = values_of(recipe.config, sorted(some - read))
     if all(value == declared()[field].default for field, value in values.items()):
@@ -330,13 +322,10 @@ def _check_unread(recipe: Recipe, losses: Mapping[str, Loss]) -> None:
 
 def _own_fields(recipe: type[Recipe]) -> set[str]:
     """Its options, and the fields that it reads because of its sides, its towers or a loss that a config names."""
-    by_trait = {
-        "train.loss": bool(recipe.gives),
-        "data.prompts": recipe.has_towers,
-        **dict.fromkeys((*(f"data.{name}" for name in prefixes.NAMES), "data.titles"), recipe.has_prefixes),
-    }
+    prefixed = (*(f"data.{name}" for name in prefixes.NAMES), "data.titles")
     packed = (f"data.pack.{side}" for side in recipe.kind.sides.values())
-    return {*recipe.options, *packed, *(field for field, is_read in by_trait.items() if is_read)}
+    by_trait = (recipe.gives, ("train.loss",)), (recipe.has_towers, ("data.prompts",)), (recipe.has_prefixes, prefixed)
+    return {*recipe.options, *packed}.union(*(fields for is_read, fields in by_trait if is_read))
 
 
 def has_teacher(recipe: Recipe) -> bool:
@@ -359,15 +348,9 @@ def check_chunks(recipe: Recipe, devices: int) -> None:
     if not size or size in sizes:
         return
     if not sizes:
-        raise UserError(
-            f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0, and for less "
-            "memory a smaller config.train.batch_size with config.train.accumulation"
-        )
-    lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-    raise UserError(
-        f"config.train.chunk_size={size} must divide config.train.batch_size={rows}, and be a multiple of the number "
-        f"of devices, {devices}{lane}: take {next_to(size, sizes)}"
-    )
+        raise UserError(f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0")
+    what = f"must divide config.train.batch_size={rows}, and have whole lanes on each of {devices} devices"
+    raise UserError(f"config.train.chunk_size={size} {what}: take {next_to(size, sizes)}")
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:
@@ -391,29 +374,16 @@ def check_encoder(model: ConfigDict) -> None:
         return
     architecture = architecture_of(model)
     if model.hidden_size % model.num_heads and not architecture.head_size:
-        raise UserError(
-            f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
-            f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
-        )
+        what = f"config.model.hidden_size={model.hidden_size} is not a multiple of num_heads={model.num_heads}"
+        raise UserError(f"{what}: take {multiples(model.hidden_size, model.num_heads)}")
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
 
 
-def check_sees_all(model: ConfigDict, why: str, way: str = "take another family") -> None:
-    """Checks that tokens of an encoder see those behind them.
-
-    Args:
-      why: they have to, for the error.
-      way: out of it.
-
-    Raises:
-      UserError: they do not.
-    """
+def check_sees_all(model: ConfigDict, why: str) -> None:
+    """Checks that tokens of an encoder see those behind them; `why` they have to, for the error."""
     if model.encoder == "transformer" and architecture_of(model).causal:
-        raise UserError(
-            f"config.model.family={model.family}: its tokens see none behind them, and {why}: {way}, or put "
-            "'causal=False' into config.model.switches"
-        )
+        raise UserError(f"config.model.family={model.family}: its tokens see none behind them, and {why}")
 
 
 def encoder_of(trained: Any) -> Any:

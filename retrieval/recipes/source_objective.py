@@ -20,18 +20,14 @@ def key_of(config: ConfigDict) -> Hashable:
 
 
 def objective(config: ConfigDict, bound: Callable[[Any], Any]) -> Objective:
-    """`Recipe.objective`; of several sources, each batch's own, with the share and the loss of each among the metrics.
-
-    A batch of all sources has the objective that all of them share.
-    """
+    """`Recipe.objective`; of several sources, each batch's own, with share and loss of each among the metrics."""
     configs = sources.configs_of(config)
     if not configs:
         return recipe_of(config).objective(bound)
     objectives = {key_of(own): recipe_of(own).objective(bound) for own in configs.values()}
-    shared = next(iter(objectives.values())) if len(objectives) == 1 else None
 
     def of_batch(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        loss_B, metrics = (shared or objectives[batch.objective])(params, batch, key)
+        loss_B, metrics = objectives[batch.objective](params, batch, key)
         for number, name in enumerate(configs):
             is_its_B = (batch["source"][:, 0] == number).astype(jnp.float32)
             metrics |= {f"{SHARE}/{name}": is_its_B, f"{LOSS}/{name}": is_its_B * loss_B}

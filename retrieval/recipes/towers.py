@@ -34,7 +34,12 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 
 
-def check_truncated(model: Any) -> None:
+def embedding_size(model: ConfigDict) -> int:
+    """The dimensions of an embedding, cut or whole."""
+    return model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
+
+
+def check_truncated(model: ConfigDict) -> None:
     """Checks that embeddings have the dimensions that are to be kept."""
     size = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
     if not 0 <= model.truncate_dim <= size:
@@ -42,19 +47,13 @@ def check_truncated(model: Any) -> None:
 
 
 def truncated(config: ConfigDict, size: int, field: str = "config.encode.truncate") -> ConfigDict:
-    """A config whose towers keep the first dimensions of an embedding, all that they have where `size` is 0.
+    """A config whose towers keep the first `size` dimensions of an embedding, all that they have where that is 0.
 
-    Args:
-      field: what says so, for the error.
-
-    Raises:
-      UserError: they have fewer.
+    `field` says so, for the error about too many.
     """
     if not size:
         return config
-    model = config.model
-    full = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    if not 0 < size <= full:
+    if not 0 < size <= (full := embedding_size(config.model)):
         raise UserError(f"{field}={size}: embeddings have {full} dimensions: take less")
     config = config.copy_and_resolve_references()
     config.model.truncate_dim = size
@@ -66,23 +65,16 @@ def form_of(config: ConfigDict, precision: str | None = None) -> Form:
 
     Args:
       precision: of others.
-
-    Raises:
-      UserError: the dimensions do not fill whole bytes.
     """
-    model = config.model
+    model, size = config.model, embedding_size(config.model)
     full = two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    size = model.truncate_dim or full
     return Form(precision or config.encode.precision, size, full if size < full else None, model.normalize)
 
 
-def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:
+def towers_of(config: ConfigDict, vocab_size: int) -> Any:
     """Untrained towers as the config's recipe has them; where it trains another model, those that take its encoder."""
     recipe = recipe_of(config)
-    if not recipe.has_towers:
-        return build_towers(config, vocab_size)
-    towers: Any = recipe.build(vocab_size)  # whose type is that of any model
-    return towers
+    return recipe.build(vocab_size) if recipe.has_towers else build_towers(config, vocab_size)
 
 
 class Embedder:
@@ -102,17 +94,10 @@ class Embedder:
         looped.model.unroll = 1
         model = nnx.eval_shape(lambda: build(looped, len(vocabulary)))
         inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = inference.compiled(lambda towers, text: towers.encode_queries(text, None))
-        self._documents = inference.compiled(lambda towers, text: towers.encode_documents(text, None))
+        # From parameters to a function of ids [B, L] to embeddings [B, E], with the rows spread over the mesh.
+        self.queries = inference.compiled(lambda towers, text: towers.encode_queries(text, None))
+        self.documents = inference.compiled(lambda towers, text: towers.encode_documents(text, None))
         self._config, self._mesh = config, mesh
-
-    def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
-        """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
-        return self._queries(params)
-
-    def documents(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
-        """As `queries`."""
-        return self._documents(params)
 
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Token ids of N texts to embeddings [N, E], in memory; `tower` is what `queries` or `documents` gave."""

@@ -58,18 +58,16 @@ class TwoTowerRecipe(PairRecipe):
         _check_embeddings(self.config.model)
         _check_pooled(self.config)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
-            raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+            raise UserError("config.train.batch_size=1 has no negatives, which are other examples: take at least 2")
         of_cosines = "train.loss" if self.named_loss.of_cosines else matryoshka.SIZES
         value = values_of(self.config, [of_cosines])[of_cosines]
         if value and not self.config.model.normalize:
-            raise UserError(
-                f"config.{of_cosines}={value} compares cosines, and search ranks by inner products: set "
-                "config.model.normalize=True, which makes the two the same"
-            )
-        _check_matryoshka(self.config.train, self.config.model)
+            raise UserError(f"config.{of_cosines}={value} compares cosines: set config.model.normalize=True")
+        matryoshka.check_sizes(tuple(self.config.train.matryoshka), towers.embedding_size(self.config.model))
         _check_scale(self.config.model.learned_scale, self.config.train, self.named_loss)
-        if getattr(self.named_loss, "log_q", False):
-            _check_counted(self.config.data.rates)
+        if getattr(self.named_loss, "log_q", False) and (rate := self.config.data.rates.quadruplets):
+            why = f"nobody counts how often config.data.rates.quadruplets={rate:g} draws a negative"
+            raise UserError(f"config.train.log_q=True: {why}: set one of the two back")
 
     def takes_encoder(self, other: Recipe) -> bool:
         """From other towers, a plugin's too, it takes everything."""
@@ -126,74 +124,41 @@ def _embed_together(
     model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array, chunk_size: int
 ) -> tuple[jax.Array, jax.Array]:
     """Queries [B, E] and their documents [B, K, E] of a model with one tower, in one call of it."""
-    fields = {
-        f"text{part}": jnp.concatenate([batch[f"query{part}"][:, None], batch[f"document{part}"]], axis=1)
-        for part in ("", "_types")
-        if f"query{part}" in batch
-    }
+    parts = [part for part in ("", "_types") if f"query{part}" in batch]
+    sides = {part: (batch[f"query{part}"][:, None], batch[f"document{part}"]) for part in parts}
+    fields = {f"text{part}": jnp.concatenate(both, axis=1) for part, both in sides.items()}
     B, K = batch["document_id"].shape
     text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
     text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
     return text_BTE[:, 0], text_BTE[:, 1:]
 
 
-def _check_matryoshka(train: ConfigDict, model: ConfigDict) -> None:
-    size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    matryoshka.check_sizes(tuple(train.matryoshka), size)
-
-
 def _check_scale(scale: float, train: ConfigDict, loss: Loss) -> None:
     if scale and not loss.learns_scale:
         able = " or ".join(name for name in sorted(LOSSES) if LOSSES[name].learns_scale)
-        raise UserError(
-            f"config.model.learned_scale={scale:g}: config.train.loss={train.loss} learns no scale: set it to 0, or "
-            f"config.train.loss={able}"
-        )
+        raise UserError(f"config.model.learned_scale={scale:g}: {train.loss} learns no scale: set train.loss={able}")
     if scale and train.temperature != declared()[TEMPERATURE].default:
-        raise UserError(
-            f"config.model.learned_scale={scale:g} is in place of config.train.temperature={train.temperature:g}: set "
-            "one of them back"
-        )
-
-
-def _check_counted(rates: ConfigDict) -> None:
-    """Checks that log Q of the tasks that are drawn is known: counts of negatives do not tell simple from hard ones."""
-    if rates.quadruplets:
-        raise UserError(
-            f"config.train.log_q=True corrects for how often a document is drawn, and config.data.rates.quadruplets="
-            f"{rates.quadruplets:g} does not know that of its negatives: set config.train.log_q=False, or draw 'pairs'"
-        )
+        raise UserError(f"config.model.learned_scale={scale:g} is in place of config.train.temperature: set one back")
 
 
 def _check_pooled(config: ConfigDict) -> None:
     lengths, starts = (config.data.query_length, config.data.document_length), tuple(config.model.pool_from)
     if len(starts) != 2 or any(start > length - 2 for start, length in zip(starts, lengths)):
-        raise UserError(
-            f"config.model.pool_from={starts}: the places in queries of {lengths[0]} tokens and documents of "
-            f"{lengths[1]} from which on they are pooled: two numbers below these are needed, such as (0, 0)"
-        )
+        raise UserError(f"config.model.pool_from={starts}: two places inside texts of {lengths} tokens are needed")
 
 
 def _check_embeddings(model: Any) -> None:
     if model.pooling == "cls":
-        check_sees_all(model, "config.model.pooling=cls takes the first of them", "set config.model.pooling=last")
+        check_sees_all(model, "config.model.pooling=cls takes the first of them: set config.model.pooling=last")
     has_types = model.encoder == "transformer" and architecture_of(model).token_types
     if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
-        raise UserError(
-            "config.model.token_types=sides takes two token types of a transformer, and not every family has them: set "
-            "config.model.encoder=transformer and config.model.type_vocab_size=2, or config.model.token_types=texts"
-        )
+        raise UserError("config.model.token_types=sides takes two token types: this encoder has not two: set 'texts'")
     if model.head and (model.embed_dim or model.embed_norm):
-        raise UserError(
-            f"config.model.head={tuple(model.head)} is all that follows the pooling: set config.model.embed_dim=0 and "
-            "config.model.embed_norm=False"
-        )
+        what = "is all that follows the pooling: set config.model.embed_dim=0 and config.model.embed_norm=False"
+        raise UserError(f"config.model.head={tuple(model.head)} {what}")
     towers.check_truncated(model)
     if model.encoder == "bow_mlp" and not model.embed_dim:
-        raise UserError(
-            "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
-            "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
-        )
+        raise UserError("config.model.embed_dim=0: a bow_mlp has no hidden state: set a size, such as 512")
 
 
 RECIPES.register("two_tower", TwoTowerRecipe)

@@ -15,16 +15,19 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
 from retrieval.common.errors import UserError
 from retrieval.common.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
+from retrieval.search.index_kind import IndexKind, Options, Texts, register
 from retrieval.search.sparse import SparseIndex
 from retrieval.search.words import ENGLISH, Words
+
+if TYPE_CHECKING:
+    from retrieval.data.sets.candidate import Candidate
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer")  # the fields that say what a word is
 MOST = (1 << 31) - 1  # times that a word of a passage can count
@@ -35,12 +38,19 @@ _REMEDY = "--stage=index makes it again"
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """What an index was made with: `Bm25Index.build` says what they are."""
+    """What an index was made with.
+
+    Attributes:
+      document: what the texts are made of, in words for the report, such as 'title + text'.
+      k1: how soon more occurrences of a word stop to matter.
+      b: how much longer texts are discounted, 0 to 1.
+      words: what counts as a word, in the texts and in the queries.
+    """
 
     document: str
-    k1: float
-    b: float
-    words: Words
+    k1: float = 1.5
+    b: float = 0.75
+    words: Words = ENGLISH
 
     def __post_init__(self):
         if self.k1 < 0 or not 0 <= self.b <= 1:
@@ -57,42 +67,24 @@ class Bm25Index:
     def build(
         cls, texts: Iterable[str], document: str, k1: float = 1.5, b: float = 0.75, words: Words = ENGLISH
     ) -> "Bm25Index":
-        """Indexes `texts`; 100,000 of 120 words take about 10 s.
-
-        Args:
-          texts: one per candidate.
-          document: what the texts are made of, in words for the report, such as 'title + text'.
-          k1: how soon more occurrences of a word stop to matter.
-          b: how much longer texts are discounted, 0 to 1.
-          words: what counts as a word, in the texts and later in the queries.
-
-        Raises:
-          UserError: no text has a word, or a parameter is out of its range.
-        """
+        """Indexes `texts`, one per candidate, as `Parameters` say; 100,000 of 120 words take about 10 s."""
         return cls._of_counts(map(Counter, words.of(texts)), Parameters(document, k1, b, words))
 
     @classmethod
-    def from_frequencies(
-        cls,
-        frequencies: Iterable[Mapping[str, int]],
-        document: str,
-        k1: float = 1.5,
-        b: float = 0.75,
-        words: Words = ENGLISH,
-    ) -> "Bm25Index":
+    def from_frequencies(cls, frequencies: Iterable[Mapping[str, int]], *parameters: Any) -> "Bm25Index":
         """Indexes passages by how often each of their words counts, as if it stood there so many times.
 
         Args:
           frequencies: one per candidate: word -> 1 or more. A word goes through `words` as one of a text does: forms of
             one stem are added up, stop words are left out.
-          document, k1, b, words: as in `build`.
+          parameters: those of `Parameters`, in their order.
 
         Raises:
-          UserError: as `build`, or a frequency is no whole number of 1 or more, or forms of a stem count more than
-            `MOST` times.
+          UserError: a frequency is no whole number of 1 or more, or forms of a stem count more than `MOST` times.
         """
         passages, same = itertools.tee(frequencies)
-        terms = words.of(word for passage in same for word in passage)
+        options = Parameters(*parameters)
+        terms = options.words.of(word for passage in same for word in passage)
 
         def counted() -> Iterator[Counter[str]]:
             for number, passage in enumerate(passages):
@@ -103,14 +95,13 @@ class Bm25Index:
                         raise UserError(f"{where} counts {count!r} times; take 1 or more")
                     for term in next(terms):
                         counts[term] += count
-                for word, count in counts.items():
-                    if count > MOST:
-                        raise UserError(
-                            f"BM25: forms of '{word}' in passage {number} count {count} times; {MOST} is the most"
-                        )
+                if max(counts.values(), default=0) > MOST:
+                    word, most = counts.most_common(1)[0]
+                    where = f"BM25: forms of '{word}' in passage {number}"
+                    raise UserError(f"{where} count {most} times; {MOST} is the most")
                 yield counts
 
-        return cls._of_counts(counted(), Parameters(document, k1, b, words))
+        return cls._of_counts(counted(), options)
 
     @classmethod
     def _of_counts(cls, passages: Iterable[Mapping[str, int]], parameters: Parameters) -> "Bm25Index":
@@ -127,8 +118,7 @@ class Bm25Index:
             raise UserError(f"BM25: none of the {len(ends) - 1} texts has a word to search for")
         # The arrays are the memory of these, not copies of it.
         arrays = np.asarray(numbers), np.asarray(counts), np.asarray(ends)
-        weights_VN = _weights(*arrays, len(vocabulary), parameters.k1, parameters.b)
-        return cls(weights_VN, dict(vocabulary), parameters)
+        return cls(_weights(*arrays, len(vocabulary), parameters.k1, parameters.b), dict(vocabulary), parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -141,11 +131,7 @@ class Bm25Index:
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25Index":
-        """Loads what `save` wrote.
-
-        Raises:
-          UserError: the folder is no saved index, or a file is missing or damaged.
-        """
+        """Loads what `save` wrote."""
         folder = Path(folder)
         verify_manifest(folder, _REMEDY)
         arrays, path = read_arrays(folder / _WEIGHTS, _REMEDY), folder / _WEIGHTS
@@ -171,23 +157,20 @@ class Bm25Index:
     @property
     def description(self) -> str:
         """What was indexed and how, in words for a report."""
-        parameters = self.parameters
-        return (
-            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}; {parameters.words.description}), "
-            f"document = {parameters.document}, {len(self):,} documents"
-        )
+        parameters, size = self.parameters, f"{len(self):,} documents"
+        numbers = f"k1 {parameters.k1:g}, b {parameters.b:g}; {parameters.words.description}"
+        return f"BM25 (Lucene's variant, {numbers}), document = {parameters.document}, {size}"
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The `k` best passages for each query, ties to the smaller row; only passages that share a word with it.
 
         97,888 questions over 100,000 passages take 20 s on 2 CPU cores.
         """
-        texts = self.parameters.words.of(queries)
-        words = [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
-        columns = np.array([word for query in words for word in query], np.int32)
-        ends = np.cumsum([0, *map(len, words)])
-        shape = len(words), len(self._vocabulary)
-        counts_QV = scipy.sparse.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
+        known, texts = self._vocabulary, self.parameters.words.of(queries)
+        words = [[known[word] for word in query if word in known] for query in texts]
+        columns, ends = np.array(list(itertools.chain(*words)), np.int32), np.cumsum([0, *map(len, words)])
+        values = np.ones(len(columns), np.float32), columns, ends
+        counts_QV = scipy.sparse.csr_array(values, shape=(len(words), len(known)))
         return self._index.search(counts_QV, k)
 
 
@@ -202,7 +185,7 @@ class Bm25Kind(IndexKind):
     options = ("index.bm25_k1", "index.bm25_b", *WORDS)
     document = "title + text"
 
-    def text(self, passage: Passage) -> str:
+    def text(self, passage: "Candidate") -> str:
         """What is indexed (of ReQA: sentence and passage; the sentence alone flatters the rest)."""
         return f"{passage.title} {passage.text}".strip()
 
@@ -211,10 +194,9 @@ class Bm25Kind(IndexKind):
         return options["index.bm25_k1"], options["index.bm25_b"]
 
     def build(self, contents: Texts, options: Options) -> Bm25Index:
-        of = words_of(contents, options)
+        parameters = self.document, *self.parameters(options), words_of(contents, options)
         try:
-            texts = map(self.text, contents.passages())
-            return Bm25Index.build(texts, self.document, *self.parameters(options), of)
+            return Bm25Index.build(map(self.text, contents.passages()), *parameters)
         except UserError as error:
             raise UserError(f"the collection '{contents.name}': {error}") from error
 

@@ -2,7 +2,6 @@
 
 NAME-00003-of-00012.npy            [rows, E], float32, or codes as `vector_codes` has them
 NAME-00003-of-00012.ids.json       the ids of the rows, in order; of a text with several rows they are neighbours
-NAME-00003-of-00012.clipped.npy    where codes have ranges: how many values of each row lie outside of these
 NAME-00003-of-00012.keys.npy       of each row a hash of its tokens, 16 bytes; where the form says who made the vectors
 NAME-00003-of-00012.sums.json      the sums of these, as `sharded_map` has them
 NAME.json, NAME.ranges.npy         what the rows are, where `encode` was told; without these they are float32
@@ -11,13 +10,11 @@ Three things happen at once: a thread tokenises texts and makes batches of them,
 batch ahead of the one whose result it takes, and a third writes the shard before.
 """
 
-import bisect
 import functools
 import hashlib
 import itertools
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -43,17 +40,16 @@ Embed = Callable[[np.ndarray], np.ndarray]
 _AHEAD, _CHUNK = 8, 1024
 _FEW = 32  # texts that are embedded as one batch
 _KEY = "S16"
-_IDS, _KEYS, _CLIPPED = ".ids.json", ".keys.npy", ".clipped.npy"  # beside the vectors of a shard
+_IDS, _KEYS = ".ids.json", ".keys.npy"  # beside the vectors of a shard
 _REMEDY = "delete it and encode again"
 
 
 class Shard(NamedTuple):
-    """What a shard holds of its rows: ids, vectors as they are stored, keys, and how many values are clipped."""
+    """What a shard holds of its rows: ids, vectors as they are stored, and keys."""
 
     ids: list[str]
     stored_NS: np.ndarray
     keys_N: np.ndarray | None = None
-    clipped_N: np.ndarray | None = None
 
 
 def encode(
@@ -94,32 +90,42 @@ def encode(
         nonlocal reused, rows_made
         ids: list[str] = []
         keys: list[bytes] = []
-        rows = _rows(members, tokens, ids, keys)
-        if before is None:
-            stored_NS, clipped_N = _coded(encode_rows(rows, embed, batch_tokens, longest, multiple), form)
-        else:
-            rows = list(rows)
+
+        def tokenised() -> Iterator[Sequence[int]]:
+            for start in range(0, len(members), _CHUNK):
+                chunk = members[start : start + _CHUNK]
+                for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
+                    ids.extend([id] * len(rows))
+                    keys.extend(map(_key, rows))
+                    yield from rows
+
+        if before and form:
+            rows = list(tokenised())
             places_N = before.places(keys)
             new = [row for row, place in zip(rows, places_N) if place < 0]
-            of_new = encode_rows(new, embed, enough(batch_tokens, len(new), longest), longest, multiple)
-            stored_NS, clipped_N = before.with_new(places_N, *_coded(of_new, form))
+            stored_NS = np.empty((len(rows), form.width), form.stored_type)
+            stored_NS[places_N >= 0] = before.rows.stored(places_N[places_N >= 0])
+            if new:
+                size = enough(batch_tokens, len(new), longest)
+                stored_NS[places_N < 0] = form.encode(encode_rows(new, embed, size, longest, multiple))
             reused, rows_made = reused + len(rows) - len(new), rows_made + len(rows)
-        return Shard(ids, stored_NS, np.array(keys, _KEY) if form and form.maker else None, clipped_N)
+        else:
+            stored_NS = encode_rows(tokenised(), embed, batch_tokens, longest, multiple)
+            if form and len(stored_NS):  # of no text not even the dimensions are known
+                stored_NS = form.encode(stored_NS)
+        return Shard(ids, stored_NS, np.array(keys, _KEY) if form and form.maker else None)
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
     if form and hosts.is_first():
         vector_codes.write(folder, name, form)
     sharded_map.write_shards(paths, texts, total, shard_size, make, write)
-    if before and rows_made:
+    if rows_made:
         where = f"{folder.parent.name}, {folder.name}, {name}"
         _log.info("%s: reused %s of %s vectors", where, f"{reused:,}", f"{rows_made:,}")
 
 
-def _coded(vectors_NE: np.ndarray, form: Form | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Vectors as they are stored, and how many values of each are clipped."""
-    if not (form and len(vectors_NE)):  # of no text not even the dimensions are known
-        return vectors_NE, None
-    return form.encode(vectors_NE), form.outside(vectors_NE) if form.has_range else None
+def _key(row: Sequence[int]) -> bytes:
+    return hashlib.blake2b(np.asarray(row, np.int32).tobytes(), digest_size=16).digest()
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
@@ -133,22 +139,13 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
 def write(path: Path, shard: Shard) -> None:
     """Writes the files of a shard."""
     files.write_text(path.with_suffix(_IDS), json.dumps(shard.ids, ensure_ascii=False))
-    for suffix, array in ((".npy", shard.stored_NS), (_KEYS, shard.keys_N), (_CLIPPED, shard.clipped_N)):
-        if array is not None:
-            files.write_array(path.with_suffix(suffix), array)
-
-
-def clipped(folder: Path, name: str) -> int | None:
-    """How many values of all rows of a name lay outside of the ranges of their codes; None where these have none."""
-    form = vector_codes.read(folder, name)
-    if not (form and form.has_range):
-        return None
-    whole = (path.with_suffix(_CLIPPED) for path in _whole_paths(folder, name) if len(_read_ids(path)))
-    return sum(int(_read_shard(path).sum()) for path in whole)
+    files.write_array(path, shard.stored_NS)
+    if shard.keys_N is not None:
+        files.write_array(path.with_suffix(_KEYS), shard.keys_N)
 
 
 class StoredRows:
-    """The embeddings [N, E] of a name that `encode` has written, read when they are asked for.
+    """The embeddings [N, E] of a name that `encode` has written, mapped into memory, and read when they are asked for.
 
     Rows are asked for as a range, or as numbers [M] in any order; of these only their bytes are read.
 
@@ -163,18 +160,16 @@ class StoredRows:
         self.paths = _whole_paths(folder, name)
         self.form = vector_codes.read(folder, name)
         self.ends = list(itertools.accumulate((len(_read_ids(path)) for path in self.paths), initial=0))
-        # Several devices of a host ask for rows of one shard, one after the other.
-        self._shard = functools.lru_cache(1)(_read_shard)
         self._mapped = functools.cache(functools.partial(_read_shard, mapped=True))
 
     @property
     def shape(self) -> tuple[int, int]:
         """N and E."""
-        return self.ends[-1], self.form.dim if self.form else self._width
+        return len(self), self.form.dim if self.form else self._width
 
     @functools.cached_property
     def _width(self) -> int:
-        return self._shard(self.paths[0]).shape[1]
+        return _read_shard(self.paths[0]).shape[1]
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -191,31 +186,13 @@ class StoredRows:
     def _read(
         self, rows: slice | np.ndarray, width: int, dtype: np.dtype, made: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        if isinstance(rows, slice):
-            start, stop, _ = rows.indices(len(self))
-            count, parts = max(stop - start, 0), self._range(start, stop)
-        else:
-            count, parts = len(rows), self._some(rows)
-        result = np.empty((count, width), dtype)  # concatenated, the parts would be there twice
-        for places, part_NS in parts:
-            result[places] = made(part_NS)
+        rows_M = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        result = np.empty((len(rows_M), width), dtype)  # concatenated, the parts would be there twice
+        shards_M = np.searchsorted(self.ends, rows_M, side="right") - 1
+        for shard in np.unique(shards_M).tolist():
+            is_here_M = shards_M == shard
+            result[is_here_M] = made(self._mapped(self.paths[shard])[rows_M[is_here_M] - self.ends[shard]])
         return result
-
-    def _range(self, start: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
-        """The rows of each shard in a range, as they are stored, and where in the range they are."""
-        for number in range(bisect.bisect_right(self.ends, start) - 1, bisect.bisect_left(self.ends, stop)):
-            first, end = self.ends[number], self.ends[number + 1]
-            part_NS = self._shard(self.paths[number])[max(start - first, 0) : min(stop, end) - first]
-            if len(part_NS):
-                begin = max(first - start, 0)
-                yield slice(begin, begin + len(part_NS)), part_NS
-
-    def _some(self, rows_M: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The rows of each shard among some, as they are stored, and which of these they are."""
-        numbers_M = np.searchsorted(self.ends, rows_M, side="right") - 1
-        for number in np.unique(numbers_M).tolist():
-            here_M = numbers_M == number
-            yield here_M, self._mapped(self.paths[number])[rows_M[here_M] - self.ends[number]]
 
 
 class _Older:
@@ -223,14 +200,12 @@ class _Older:
 
     def __init__(self, rows: StoredRows):
         """Reads the keys of all shards, and looks whether their vectors are whole."""
-        self._rows = rows
+        self.rows = rows
         keys_N = np.concatenate([_read_shard(path.with_suffix(_KEYS)) for path in rows.paths])
         self._order = np.argsort(keys_N, kind="stable")
         self._sorted = keys_N[self._order]
         for path in rows.paths:
             sharded_map.verify(path, _REMEDY)
-        has_range = rows.form and rows.form.has_range
-        self._clipped_N = [_read_shard(path.with_suffix(_CLIPPED)) for path in rows.paths] if has_range else []
 
     @classmethod
     def of(cls, folder: Path, name: str, form: Form) -> "_Older | None":
@@ -250,25 +225,6 @@ class _Older:
         at_N = np.minimum(np.searchsorted(self._sorted, keys_N), len(self._sorted) - 1)
         return np.where(self._sorted[at_N] == keys_N, self._order[at_N], -1)
 
-    def with_new(
-        self, places_N: np.ndarray, new_MS: np.ndarray, clipped_M: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Stored vectors, and how many values of each are clipped: older ones, and in the other places new ones."""
-        is_old_N = places_N >= 0
-        stored_NS = self._rows.stored(places_N[is_old_N])
-        if not is_old_N.any():
-            return new_MS, clipped_M
-        result_NS = np.empty((len(places_N), stored_NS.shape[1]), stored_NS.dtype)
-        result_NS[is_old_N] = stored_NS
-        if not is_old_N.all():
-            result_NS[~is_old_N] = new_MS
-        if not self._clipped_N:
-            return result_NS, None
-        clipped_N = np.zeros(len(places_N), np.uint32)
-        clipped_N[is_old_N] = np.concatenate(self._clipped_N)[places_N[is_old_N]]
-        clipped_N[~is_old_N] = 0 if clipped_M is None else clipped_M
-        return result_NS, clipped_N
-
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     """All embeddings [N, E] of a name, and their ids."""
@@ -278,7 +234,7 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
 def load_of_all_hosts(folder: Path, name: str) -> np.ndarray:
     """All embeddings [N, E] of a name, once every host has encoded its shards."""
     hosts.on_first(lambda: None)  # from here on the files of all hosts are there
-    return load(folder, name)[0]
+    return StoredRows(folder, name)[:]
 
 
 def load_ids(folder: Path, name: str) -> list[str]:
@@ -303,7 +259,9 @@ def encode_rows(
         return max(multiple, batch_tokens // length // multiple * multiple)
 
     with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
-        embedded = list(_embedded(embed, made))
+        # A pair has the next batch too: JAX computes it while the results of this one are on their way.
+        sent = itertools.chain(((rows, embed(ids_BL)) for rows, ids_BL in made), [([], None)])
+        embedded = [(rows, finite(values_BE, len(rows))) for (rows, values_BE), _ in itertools.pairwise(sent)]
     if not embedded:
         return np.zeros((0, 0), np.float32)
     result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)
@@ -313,17 +271,12 @@ def encode_rows(
 
 
 def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
-    """Embeds a few rows, such as the queries of a moment, as one batch of as few shapes: rows are a power of 2.
+    """Embeds one row or a few, such as the queries of a moment, as one batch of few shapes: rows are a power of 2.
 
-    Args:
-      tokens: of one row or more.
-      longest, multiple: as in `encode`.
-
-    Returns:
-      float32 [N, E].
+    `longest` and `multiple` are as in `encode`.
     """
     ids_BL = padded(tokens, few(len(tokens), multiple), min(rounded(max(map(len, tokens))), longest))
-    return _finite(embed(ids_BL), len(tokens))
+    return finite(embed(ids_BL), len(tokens))
 
 
 def encode_any(
@@ -347,41 +300,7 @@ def _read_ids(shard: Path) -> list[str]:
     return files.read_json(sharded_map.verify(shard.with_suffix(_IDS), _REMEDY))
 
 
-def _rows(
-    members: Sequence[tuple[str, T]],
-    tokens: Callable[[Sequence[T]], Sequence[Sequence[Sequence[int]]]],
-    ids: list[str],
-    keys: list[bytes],
-) -> Iterator[Sequence[int]]:
-    """The rows of a shard's texts; appends the id and the key of each, some texts ahead."""
-    for start in range(0, len(members), _CHUNK):
-        chunk = members[start : start + _CHUNK]
-        for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
-            ids += [id] * len(rows)
-            keys += map(_key, rows)
-            yield from rows
-
-
-def _key(row: Sequence[int]) -> bytes:
-    return hashlib.blake2b(np.asarray(row, np.int32).tobytes(), digest_size=16).digest()
-
-
-def _embedded(embed: Embed, made: Iterable[tuple[list[int], np.ndarray]]) -> Iterator[tuple[list[int], np.ndarray]]:
-    """The places of the rows of each batch, and their embeddings, in order.
-
-    JAX computes a batch while the results of the one before are on their way.
-    """
-    sent: deque[tuple[list[int], Any]] = deque()
-    for places, ids_BL in made:
-        sent.append((places, embed(ids_BL)))
-        if len(sent) > 1:
-            places, values_BE = sent.popleft()
-            yield places, _finite(values_BE, len(places))
-    for places, values_BE in sent:
-        yield places, _finite(values_BE, len(places))
-
-
-def _finite(values_BE: Any, rows: int) -> np.ndarray:
+def finite(values_BE: Any, rows: int) -> np.ndarray:
     """The first rows of a batch's embeddings."""
     values_BE = np.asarray(values_BE, np.float32)[:rows]
     if not np.isfinite(values_BE).all():

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import devices
 from retrieval.search.index_kind import EXACT, IndexKind, Options, register
-from retrieval.search.vector_codes import BINARY, FLOAT32, Codes, Form, Packing, Rows, inner_products
+from retrieval.search.vector_codes import FLOAT32, Codes, Form, Rows, products
 
 # Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
 # while they are in a cache. On a CPU this pair is the fastest of 32 to 128 and 2,048 to 16,384.
@@ -46,6 +46,8 @@ _FEW = (1, 8, 32, 512)
 # Rows that are brought to a device at once: on a CPU, too, they are there twice meanwhile.
 _PIECE = 65_536
 
+Pair = tuple[jax.Array, jax.Array]
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -58,10 +60,10 @@ class Layout:
     mesh: jax.sharding.Mesh
     tiles: int
     rows: int
-    packing: Packing | None = None
+    precision: str = FLOAT32
 
     @classmethod
-    def of(cls, candidates: int, mesh: jax.sharding.Mesh, packing: Packing | None = None) -> "Layout":
+    def of(cls, candidates: int, mesh: jax.sharding.Mesh, precision: str = FLOAT32) -> "Layout":
         """The tile depends on the number of candidates and the kind of device alone.
 
         The last bits of a product depend on its shape, so with tiles of one shape the scores are the same on any mesh.
@@ -69,7 +71,7 @@ class Layout:
         """
         tile = _GPU_TILE if _of_gpus(mesh) else _TILE
         rows = min(tile, _ceil(_ceil(candidates, 16), _BLOCK) * _BLOCK)
-        return cls(mesh, _ceil(_ceil(candidates, rows), mesh.size), rows, packing)
+        return cls(mesh, _ceil(_ceil(candidates, rows), mesh.size), rows, precision)
 
     @property
     def share(self) -> int:
@@ -92,12 +94,11 @@ class Layout:
             piece_NS = rows_NS[start + first : start + first + size]
             missing = size - len(piece_NS)
             piece_NS = np.pad(piece_NS, ((0, missing), (0, 0))) if missing else np.asarray(piece_NS)
-            piece = jax.device_put(piece_NS, device)
             if size == self.share:
-                return piece
+                return jax.device_put(piece_NS, device)
             if share_PS is None:
-                share_PS = jnp.zeros((self.share, rows_NS.shape[1]), piece.dtype, device=device)
-            share_PS = _filled(share_PS, piece, first).block_until_ready()
+                share_PS = jnp.zeros((self.share, rows_NS.shape[1]), piece_NS.dtype, device=device)
+            share_PS = _filled(share_PS, jax.device_put(piece_NS, device), first).block_until_ready()
         assert share_PS is not None, "every device has rows"
         return share_PS
 
@@ -117,20 +118,14 @@ class ExactIndex:
         batch_size: int | None = None,
         mesh: jax.sharding.Mesh | None = None,
         form: Form | None = None,
-        bits: bool = False,
     ):
         """Args:
-          embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
-            What is no array checks its rows itself, and each process reads those of its own devices.
-          batch_size: queries that are scored at once, 512 or on a GPU 2,048 where it is None; calls of few queries
-            have smaller batches.
-          mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
-            devices of several processes, all of them build the index and make the same searches.
-          form: of what the rows are codes, as `Form.typed` gives them; by default they are embeddings.
-          bits: whether queries become bits too, of rows that are: by Hamming distance, the score E - 2 times that.
-
-        Raises:
-          UserError: there are no candidates, or an embedding holds NaN or infinity.
+        embeddings_NE: float32; what is no array checks its rows itself, and each process reads those of its devices.
+        batch_size: queries that are scored at once, 512 or on a GPU 2,048 where it is None; calls of few queries
+          have smaller batches.
+        mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
+          devices of several processes, all of them build the index and make the same searches.
+        form: of what the rows are codes, as `Form.typed` gives them; by default they are embeddings.
         """
         self._form = form if form and form.precision != FLOAT32 else None
         if isinstance(embeddings_NE, np.ndarray) and not self._form:
@@ -141,36 +136,26 @@ class ExactIndex:
         self._dimensions = self._form.dim if self._form else width
         mesh = mesh or local_mesh()
         self._batch_size = batch_size or _queries(mesh)
-        self._layout = Layout.of(
-            self._candidates, mesh, self._form and Packing(self._form.precision, self._form.dim, bits)
-        )
+        self._layout = Layout.of(self._candidates, mesh, self._form.precision if self._form else FLOAT32)
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `k` candidates with the largest inner product for each query, ties to the smaller row.
-
-        Raises:
-          UserError: a query holds NaN or infinity, has another size than the candidates, or an inner product
-            is too large for float32.
-        """
+        """The `k` candidates with the largest inner product for each query, ties to the smaller row."""
         queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         depth = min(k, self._candidates)
         constant_Q = np.zeros(len(queries_QE), np.float32)
-        if self._form and self._layout.packing:
-            queries_QE, constant_Q = self._form.queries(queries_QE, self._layout.packing.bits)
+        if self._form:
+            queries_QE, constant_Q = self._form.queries(queries_QE)
         start, batch_size = 0, _batch_size(len(queries_QE), self._batch_size)
         for batches in _calls(len(queries_QE), batch_size):
-            part_BE = queries_QE[start : start + batches * batch_size]
-            size = len(part_BE)
-            padded_BE = np.pad(part_BE, ((0, batches * batch_size - size), (0, 0)))
+            part = slice(start, start := start + batches * batch_size)
+            padded_BE = np.pad(part_BE := queries_QE[part], ((0, batches * batch_size - len(part_BE)), (0, 0)))
             queries_GBE = padded_BE.reshape(batches, batch_size, -1)
             with jax.set_mesh(self._layout.mesh), devices.alone():  # the caller's mesh may be another one
                 best = search_batches(queries_GBE, self._embeddings, self._candidates, self._layout, depth)
                 scores_BK, rows_BK = jax.device_get(best)
-            scores_QK[start : start + size, :depth] = scores_BK[:size]
-            rows_QK[start : start + size, :depth] = rows_BK[:size]
-            start += size
+            scores_QK[part, :depth], rows_QK[part, :depth] = scores_BK[: len(part_BE)], rows_BK[: len(part_BE)]
         if not np.isfinite(scores_QK[:, :depth]).all():
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
         return scores_QK + constant_Q[:, None], rows_QK
@@ -194,20 +179,14 @@ class Quantised(IndexKind):
 
     name, title, system = "quantised", "quantised search", "dense (quantised)"
     is_saved, spreads = False, True
-    options = ("index.precision", "index.binary_queries", "index.rescore")
-
-    def check(self, options: Options) -> None:
-        if options["index.binary_queries"] and options["index.precision"] != BINARY:
-            raise UserError(
-                f"config.index.binary_queries=True needs bits: set it to False, or config.index.precision={BINARY}"
-            )
+    options = ("index.precision", "index.rescore")
 
     def build(self, contents: Rows, options: Options, mesh: jax.sharding.Mesh | None = None) -> ExactIndex:
         if isinstance(contents, np.ndarray):
             contents = finite_embeddings(contents, "candidate")
         form = Form(options["index.precision"], contents.shape[1])
         form = form.calibrated_on(contents) if len(contents) else form
-        return ExactIndex(Codes(contents, form), mesh=mesh, form=form, bits=options["index.binary_queries"])
+        return ExactIndex(Codes(contents, form), mesh=mesh, form=form)
 
 
 def recall(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> float:
@@ -251,18 +230,16 @@ def finite_embeddings(embeddings: np.ndarray, what: str) -> np.ndarray:
     # NaN and infinity survive min and max, which unlike isfinite need no memory.
     if embeddings.size and not np.isfinite([embeddings.min(), embeddings.max()]).all():
         bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
-        raise UserError(
-            f"{len(bad)} of {len(embeddings)} {what} embeddings are not finite, first row {bad[0]}: encode again"
-        )
+        count = f"{len(bad)} of {len(embeddings)} {what} embeddings"
+        raise UserError(f"{count} are not finite, first row {bad[0]}: encode again")
     return embeddings
 
 
 def matching_queries(queries_QE: np.ndarray, dimensions: int) -> np.ndarray:
     """`finite_embeddings` of queries that must have as many dimensions as the candidates."""
     queries_QE = finite_embeddings(queries_QE, "query")
-    if queries_QE.shape[1] != dimensions:
-        sizes = f"{queries_QE.shape[1]} dimensions and the candidates {dimensions}"
-        raise UserError(f"the queries have {sizes}: encode both with the same model")
+    if (ours := queries_QE.shape[1]) != dimensions:
+        raise UserError(f"the queries have {ours} dimensions and the candidates {dimensions}: encode with one model")
     return queries_QE
 
 
@@ -291,11 +268,8 @@ def _filled(share_PS: jax.Array, piece_NS: jax.Array, first: jax.Array) -> jax.A
 def search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, candidates: jax.Array, layout: Layout, k: int):
     """The best `k` of the best of every share: scores and rows, [G * B, K], on every device."""
     axes = layout.mesh.axis_names
-    search_shares = jax.shard_map(
-        functools.partial(_search_share, layout=layout, k=k),
-        in_specs=(P(), P(axes), P()),
-        out_specs=P(None, None, axes),
-    )
+    of_share, specs = functools.partial(_search_share, layout=layout, k=k), (P(), P(axes), P())
+    search_shares = jax.shard_map(of_share, in_specs=specs, out_specs=P(None, None, axes))
     best_GBX = jax.reshard(search_shares(queries_GBE, embeddings_NE, candidates), P())  # the one all-gather
     scores_QX, rows_QX = (x_GBX.reshape(-1, x_GBX.shape[-1]) for x_GBX in best_GBX)
     return _best(scores_QX, rows_QX, k)
@@ -310,31 +284,23 @@ def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, candidates: 
     nothing = jax.lax.pcast(nothing, layout.mesh.axis_names, to="varying")
 
     def search(queries_BE: jax.Array):
-        def step(best: tuple[jax.Array, jax.Array], tile: tuple[jax.Array, jax.Array]):
-            return _search_tile(queries_BE, *tile, best, candidates, layout), None
+        def step(best: Pair, tile: Pair):
+            return _search_tile(queries_BE, tile, best, candidates, layout), None
 
         return jax.lax.scan(step, nothing, (tiles_TRE, first_rows_T))[0]
 
     return jax.lax.map(search, queries_GBE)
 
 
-def _search_tile(
-    queries_BE: jax.Array,
-    tile_RE: jax.Array,
-    first_row: jax.Array,
-    best: tuple[jax.Array, jax.Array],
-    candidates: jax.Array,
-    layout: Layout,
-):
+def _search_tile(queries_BE: jax.Array, tile: Pair, best: Pair, candidates: jax.Array, layout: Layout) -> Pair:
     """The best K of `best`, which come from the rows before, and of a tile: scores and rows, [B, K].
 
     Ranking is what costs besides the products, and only blocks with a maximum above the last of `best` are ranked: few,
     but for the first tiles. Never more than K are needed: a candidate of a block outside of the best K is beaten by
     the maxima of K blocks, in a tie by their smaller rows.
     """
-    B, K = best[0].shape
-    products = layout.packing.products if layout.packing else inner_products
-    scores_BMW = products(queries_BE, tile_RE).reshape(B, -1, _BLOCK)
+    (tile_RE, first_row), (B, K) = tile, best[0].shape
+    scores_BMW = products(layout.precision, queries_BE, tile_RE).reshape(B, -1, _BLOCK)
     rows_MW = first_row + jnp.arange(len(tile_RE)).reshape(-1, _BLOCK)
 
     def candidates_only(scores: jax.Array, rows: jax.Array) -> jax.Array:
@@ -344,7 +310,7 @@ def _search_tile(
     # Of all scores only these maxima are made: a second copy of them would cost as much as half of the products.
     maxima_BM = candidates_only(scores_BMW, rows_MW).max(axis=-1)
 
-    def rank(count: int) -> tuple[jax.Array, jax.Array]:
+    def rank(count: int) -> Pair:
         blocks_BC = jnp.sort(jax.lax.top_k(maxima_BM, count)[1], axis=-1)  # keep the rows in order
         rows_BCW = rows_MW[blocks_BC]
         scores_BCW = candidates_only(jnp.take_along_axis(scores_BMW, blocks_BC[:, :, None], axis=1), rows_BCW)
@@ -358,7 +324,7 @@ def _search_tile(
     return jax.lax.switch((needed > jnp.array(choices[:-1])).sum(), [functools.partial(rank, c) for c in choices])
 
 
-def _best(scores_BX: jax.Array, rows_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+def _best(scores_BX: jax.Array, rows_BX: jax.Array, k: int) -> Pair:
     """The `k` largest scores and their rows, ties to what comes first."""
     scores_BK, places_BK = jax.lax.top_k(scores_BX, k)
     return scores_BK, jnp.take_along_axis(rows_BX, places_BK, axis=1)

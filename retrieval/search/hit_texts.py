@@ -27,19 +27,18 @@ def marked(texts: Sequence[str], wanted: Collection[str], words: Words) -> list[
     # Words come again, within a text and in others: each is looked at once.
     runs = dict.fromkeys(text[start:end] for text, spots in zip(texts, places) for start, end in spots)
     matched = {run for run, of_run in zip(runs, words.of(runs)) if any(word in wanted for word in of_run)}
-    return [_pieces(text, spots, matched) for text, spots in zip(texts, places)]
+    return [
+        _pieces(text, [each for each in spots if text[slice(*each)] in matched]) for text, spots in zip(texts, places)
+    ]
 
 
-def _pieces(text: str, places: Iterable[tuple[int, int]], matched: Collection[str]) -> Pieces:
-    pieces: Pieces = []
-    done = 0
-    for start, end in places:
-        if text[start:end] in matched:
-            if start > done:
-                pieces.append((text[done:start], False))
-            pieces.append((text[max(start, done) : end], True))  # pairs of letters overlap
-            done = end
-    return [*pieces, (text[done:], False)] if done < len(text) else pieces
+def _pieces(text: str, matched: Iterable[tuple[int, int]]) -> Pieces:
+    pieces, done = [], 0
+    for start, end in matched:
+        # Pairs of letters overlap.
+        pieces += [(text[done:start], False), (text[max(start, done) : end], True)]
+        done = end
+    return [piece for piece in [*pieces, (text[done:], False)] if piece[0]]
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:

@@ -5,28 +5,18 @@ A kind is in a file of this package, or of a plugin: it overrides `build`, `load
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from retrieval.common.errors import UserError
 from retrieval.common.registry import Table
 
+if TYPE_CHECKING:
+    from retrieval.data.sets.candidate import Candidate
+
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = {}
-
-
-class Passage(Protocol):
-    """A candidate as an index of words sees it."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
 
 
 class Texts(NamedTuple):
@@ -41,7 +31,7 @@ class Texts(NamedTuple):
     """
 
     name: str
-    passages: Callable[[], Iterator[Passage]]
+    passages: Callable[[], "Iterator[Candidate]"]
     folds_accents: Callable[[], bool]
     generated: Path | None = None
 
@@ -102,18 +92,10 @@ class IndexKind:
         """Checks its options, before a run begins."""
 
     def preview(self, options: Options) -> None:
-        """Reads the first record of each of its files, before the stages of a run.
-
-        Raises:
-          UserError: one is missing or broken.
-        """
+        """Reads the first record of each of its files, before the stages of a run."""
 
     def inputs(self, options: Options) -> Sequence[Path]:
-        """The files that it is built from, besides the collection. When one changes, the index is built again.
-
-        Raises:
-          UserError: one is missing.
-        """
+        """The files that it is built from, besides the collection. When one changes, the index is built again."""
         return ()
 
     def stages(self, options: Options) -> Sequence[str]:
@@ -127,17 +109,12 @@ class IndexKind:
     def build(self, contents: Any, options: Options) -> Any:
         """Builds an index of `Texts` or of embeddings [N, E]: a `SavedIndex`, or an `Index` where it is not saved.
 
-        Raises:
-          UserError: there are no candidates, a text without any word among them, or an embedding that is not finite.
+        `UserError` says that there are no candidates, none with a word, or an embedding that is not finite.
         """
         raise NotImplementedError(f"the kind of index '{self.name}' has no build()")
 
     def load(self, folder: Path) -> SavedIndex:
-        """Loads what `save` wrote.
-
-        Raises:
-          UserError: the folder is no saved index, or is damaged.
-        """
+        """Loads what `save` wrote; `UserError` where the folder is no saved index, or is damaged."""
         raise NotImplementedError(f"an index of kind '{self.name}' is not saved")
 
     def system_of(self, index: Any) -> str:
@@ -181,19 +158,14 @@ def kinds_of_words(names: Sequence[str], options: Callable[[IndexKind], Options]
 
     Args:
       options: gives a kind's options.
-
-    Raises:
-      UserError: there is no such kind, it is of embeddings, or it is named twice.
     """
     kinds: list[IndexKind] = []
     for name in names:
         kind = INDEXES.find(name, "config.index.words")
         if not kind.of_words:
-            raise UserError(
-                f"config.index.words: '{name}' is an index of embeddings; name some of {', '.join(OF_WORDS)}"
-            )
+            known = ", ".join(OF_WORDS)
+            raise UserError(f"config.index.words: '{name}' is an index of embeddings; name some of {known}")
         kinds += [kind, *(INDEXES[other] for other in kind.beside(options(kind)))]
-    for kind in kinds:
-        if kinds.count(kind) > 1:
-            raise UserError(f"config.index.words={tuple(names)}: '{kind.name}' is built twice; name it once")
+    if twice := [kind.name for kind in kinds if kinds.count(kind) > 1]:
+        raise UserError(f"config.index.words={tuple(names)}: '{twice[0]}' is built twice; name it once")
     return kinds

@@ -65,9 +65,6 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
     """Lloyd's algorithm (1982), by squared distances, from points that are drawn by chance.
 
     Every process of the mesh has all points, and gets all clusters.
-
-    Raises:
-      UserError: there are fewer points than clusters, or one holds NaN or infinity.
     """
     points_NE = finite_embeddings(points_NE, "point")
     if len(points_NE) < rule.clusters:
@@ -94,28 +91,22 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
     return Clusters(cluster_PTR.reshape(-1)[: len(points_NE)], np.asarray(centroid_KE), inertia)
 
 
-def _layout(count: int, devices: int) -> tuple[int, int, int]:
-    """Parts, tiles of each, and rows of a tile, for so many points."""
-    parts = math.lcm(_PARTS, devices)
-    rows = min(_ROWS, -(-count // parts))
-    return parts, -(-count // (parts * rows)), rows
-
-
 def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:
     """The points and their padding, the parts over all axes of the mesh."""
-    shape = _layout(len(points_NE), mesh.size)
+    parts = math.lcm(_PARTS, mesh.size)
+    rows = min(_ROWS, -(-len(points_NE) // parts))
+    tiles = -(-len(points_NE) // (parts * rows))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    size = shape[1] * shape[2]  # of a part
 
     def place(values: np.ndarray) -> jax.Array:
         def part(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(shape[0])
-            own = values[start * size : stop * size]
-            missing = (stop - start) * size - len(own)
+            start, stop, _ = index[0].indices(parts)
+            own = values[start * tiles * rows : stop * tiles * rows]
+            missing = (stop - start) * tiles * rows - len(own)
             padded = np.pad(own, [(0, missing)] + [(0, 0)] * (own.ndim - 1))
-            return padded.reshape(stop - start, *shape[1:], *values.shape[1:])
+            return padded.reshape(stop - start, tiles, rows, *values.shape[1:])
 
-        return jax.make_array_from_callback((*shape, *values.shape[1:]), sharding, part)
+        return jax.make_array_from_callback((parts, tiles, rows, *values.shape[1:]), sharding, part)
 
     return _Points(place(points_NE), place(np.ones(len(points_NE), np.float32)))
 

@@ -91,7 +91,9 @@ def mine(
         scores_K, answered_K, rows_K = (values_K[is_result_K] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
-        distinct = _distinct(texts_N, rows_K, ~is_gold_K)
+        others_K = np.flatnonzero(~is_gold_K)
+        firsts = np.unique(texts_N[rows_K[others_K]], return_index=True)[1]
+        distinct = others_K[np.sort(firsts)]  # the first of each text
         ranked = distinct[: rule.last]
         end = int(ranked[-1]) + 1 if len(ranked) == rule.last else len(rows_K)
         equal += end - int((distinct < end).sum()) - int(np.isin(rows_K[:end], list(golds)).sum())
@@ -122,13 +124,6 @@ def at_random(candidates: int, seed: int) -> Callable[[Sequence[str], int], tupl
         return np.broadcast_to(-np.arange(1, rows_QK.shape[1] + 1, dtype=np.float32), rows_QK.shape), rows_QK
 
     return search
-
-
-def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:
-    """Places in a list that are chosen, in order, the first of each text."""
-    places = np.flatnonzero(chosen_K)
-    _, firsts = np.unique(texts_N[rows_K[places]], return_index=True)
-    return places[np.sort(firsts)]
 
 
 def _ceiling(compared: float, rule: Rule) -> float:

@@ -51,12 +51,9 @@ def by_passage(path: Path, lines: Iterable[tuple[str, T]], contents: Texts) -> t
             strange += 1
     without = sum(not values for values in said.values())
     if without == len(said):
-        raise UserError(
-            f"{path}: none of its {strange} lines is of a passage of '{contents.name}'; are the ids others?"
-        )
+        raise UserError(f"{path}: none of its {strange} lines is of a passage of '{contents.name}': mend the ids")
     counts = [f"{len(said) - without:,} of {len(said):,} passages"]
-    if strange:
-        counts.append(f"{strange:,} lines of no passage")
+    counts += [f"{strange:,} lines of no passage"] if strange else []
     if strange or without:
         _log.warning("%s: it is about %s of '%s'", path, " and has ".join(counts), contents.name)
     return said, ", ".join(counts)

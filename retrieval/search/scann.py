@@ -19,7 +19,7 @@ import numpy as np
 from retrieval.common import libraries
 from retrieval.common.errors import UserError
 from retrieval.common.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search.exact import finite_embeddings, matching_queries, no_results
+from retrieval.search.exact import finite_embeddings, matching_queries, merge, no_results
 from retrieval.search.index_kind import IndexKind, Options, register
 
 _log = logging.getLogger(__name__)
@@ -50,9 +50,6 @@ class ScannIndex:
 
         Args:
           reorders: whether the best candidates get their exact score, by a copy of the embeddings.
-
-        Raises:
-          UserError: there are no candidates, or an embedding holds NaN or infinity.
         """
         embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
         if not len(embeddings_NE):
@@ -83,12 +80,7 @@ class ScannIndex:
 
     @classmethod
     def load(cls, folder: Path) -> "ScannIndex":
-        """Loads what `save` wrote.
-
-        Raises:
-          UserError: the folder is no saved index or is damaged (ScaNN itself would answer wrongly and say nothing), or
-            it holds pickled data, which could run any code.
-        """
+        """Loads what `save` wrote; of a damaged folder ScaNN itself would answer wrongly and say nothing."""
         folder = Path(folder)
         if (folder / _PICKLE).exists():
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
@@ -116,24 +108,17 @@ class ScannIndex:
         return math.ceil(min(1, _SEARCHED * max(1, math.log10(k))) * self._partitions)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row.
-
-        Raises:
-          UserError: a query holds NaN or infinity or has another size than the candidates.
-        """
+        """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row."""
         queries_QE = matching_queries(queries_QE, self._dimensions)
-        scores_QK, rows_QK = no_results(len(queries_QE), k)
         if not len(queries_QE):
-            return scores_QK, rows_QK
+            return no_results(0, k)
         wanted = min(k, self._candidates)
         rescored = min(max(_RESCORED * wanted, _LEAST_RESCORED), self._candidates) if self._reorders else None
         rows, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched(wanted))
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)
-        scores_QK[:, :wanted] = np.where(missing, -np.inf, scores)
-        rows_QK[:, :wanted] = np.where(missing, -1, rows.astype(np.int32))
-        order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
-        return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
+        lists = np.where(missing, np.float32(-np.inf), scores), np.where(missing, np.int32(-1), rows.astype(np.int32))
+        return merge([lists], len(queries_QE), k)
 
 
 @register
@@ -144,7 +129,12 @@ class Scann(IndexKind):
     options = ("index.rescore",)
 
     def available(self) -> bool:
-        return available()
+        try:
+            _import_scann()
+        except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
+            _log.warning("ScaNN cannot be used here (%s): %s", error, libraries.install(libraries.TRAIN))
+            return False
+        return True
 
     def build(self, contents: np.ndarray, options: Options) -> ScannIndex:
         return ScannIndex.build(contents, reorders=not options["index.rescore"])
@@ -168,16 +158,6 @@ def _check_assets(folder: Path) -> None:
             raise UserError(f"{path}: '{name}' is no file of this folder; build the index again")
         if name.endswith(".npy"):
             read_array(folder / name, "build the index again")
-
-
-def available() -> bool:
-    """Whether ScaNN can be imported; where it cannot, the reason is logged."""
-    try:
-        _import_scann()
-    except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
-        _log.warning("ScaNN cannot be used here (%s): %s", error, libraries.install(libraries.TRAIN))
-        return False
-    return True
 
 
 def _import_scann() -> ModuleType:

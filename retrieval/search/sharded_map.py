@@ -77,7 +77,7 @@ def verify(path: Path, remedy: str) -> Path:
 
 def seal(path: Path) -> None:
     """Finishes a shard whose files are all written."""
-    parts = [part for part in path.parent.glob(f"{_name(path)}.*") if part != _sums_path(path)]
+    parts = [part for part in path.parent.glob(f"{path.name.partition('.')[0]}.*") if part != _sums_path(path)]
     files.write_json(_sums_path(path), files.checksums(path.parent, parts))
 
 
@@ -88,12 +88,8 @@ def copy(source: Path, path: Path) -> None:
     files.copy(_sums_path(source), _sums_path(path))
 
 
-def _name(path: Path) -> str:
-    return path.name.partition(".")[0]
-
-
 def _sums_path(path: Path) -> Path:
-    return path.with_name(f"{_name(path)}.sums.json")
+    return path.with_name(f"{path.name.partition('.')[0]}.sums.json")
 
 
 def _sums(path: Path, remedy: str) -> dict[str, str]:
@@ -167,8 +163,6 @@ def _parts(items: Iterable[T], total: int, shard_size: int, wanted: Iterable[int
     for shard in wanted:
         members = list(itertools.islice(items, (shard - start) * shard_size, (shard - start + 1) * shard_size))
         if len(members) != min(total - shard * shard_size, shard_size):
-            raise UserError(
-                f"there are no longer {total} items: their file changed while it was read; start the stage again"
-            )
+            raise UserError(f"there are no longer {total} items: their file changed; start the stage again")
         start = shard + 1
         yield shard, members

@@ -67,5 +67,5 @@ class SideBySide:
         }
         if merged:
             lists[HYBRID] = fusion.hybrid(lists[self.first_words], lists[DENSE], self._weight, k)
-        firsts = {system: [np.asarray(part_QX)[:, :k] for part_QX in lists[system]] for system in wanted}
-        return {system: (scores_QK, rows_QK) for system, (scores_QK, rows_QK) in firsts.items()}
+        runs = {system: map(np.asarray, lists[system]) for system in wanted}
+        return {system: (scores_QX[:, :k], rows_QX[:, :k]) for system, (scores_QX, rows_QX) in runs.items()}

@@ -29,17 +29,14 @@ class SparseIndex:
 
     def search(self, queries_QV: scipy.sparse.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The `k` best passages for each query, ties to the smaller row; only passages that share a term with it."""
-        queries = self._alike(queries_QV)
+        # Of the weights' type of indices: where types differ, SciPy copies those of all weights.
+        kind, indices, ends = self.weights.indices.dtype, queries_QV.indices, queries_QV.indptr
+        arrays = queries_QV.data, indices.astype(kind, copy=False), ends.astype(kind, copy=False)
+        queries: Any = scipy.sparse.csr_array(arrays, shape=queries_QV.shape)
         scores_QK, rows_QK = no_results(queries.shape[0], k)
         for query, (scores, rows) in enumerate(self._results(queries, k)):
             scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
         return scores_QK, rows_QK
-
-    def _alike(self, queries: Any) -> Any:
-        """The queries with indices of the weights' type: where types differ, SciPy copies those of all weights."""
-        kind = self.weights.indices.dtype
-        arrays = queries.data, queries.indices.astype(kind, copy=False), queries.indptr.astype(kind, copy=False)
-        return scipy.sparse.csr_array(arrays, shape=queries.shape)
 
     def _results(self, queries: Any, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """`_best` of all queries, in batches and threads; of a few queries in this thread.

@@ -12,7 +12,7 @@ NAME.sums.json     the sums of these two, as `sharded_map` has them
 | binary | a bit, whether the value is above 0, eight a byte, the first in its highest bit (`np.packbits`) | E / 8 |
 
 A code of int8 is floor((x - min) / step), the step being (max - min) / 255 as in sentence-transformers 6. Values
-outside of the range take the last code, and are counted.
+outside of the range take the last code.
 
 What is stored is s, and x is about offset + scale * s, with numbers for each dimension. So q.x is about
 (q * scale).s + q.offset. The naive q.s forgets that scales differ, and can turn the order round.
@@ -60,53 +60,17 @@ def blocks(rows_NE: Rows) -> Iterator[np.ndarray]:
         yield rows_NE[start : start + _BLOCK]
 
 
-@dataclasses.dataclass(frozen=True)
-class Packing:
-    """How what is stored is multiplied. Two of equal fields are equal, as JAX needs it.
-
-    Attributes:
-      bits: whether queries are stored as vectors are, as bits.
-    """
-
-    precision: str
-    dim: int
-    bits: bool = False
-
-    def products(self, queries_BX: jax.Array, stored_RS: jax.Array) -> jax.Array:
-        """The products [B, R] of what `Form.queries` made of queries, and what is stored."""
-        if not self.bits:
-            if self.precision != BINARY:
-                return inner_products(queries_BX, stored_RS.astype(np.float32))
-            # On a CPU it takes one query half as long where queries are brought into the order of the bits.
-            return inner_products(_interleaved(queries_BX, self.dim // _BITS), _by_place(stored_RS))
-        differing_BR = jnp.zeros((len(queries_BX), len(stored_RS)), jnp.int32)
-        for query_B, stored_R in zip(_words(queries_BX).T, _words(stored_RS).T):  # [B, R, S] would be the most memory
-            differing_BR += jax.lax.population_count(query_B[:, None] ^ stored_R).astype(jnp.int32)
-        return (self.dim - 2 * differing_BR).astype(jnp.float32)
-
-
-def _by_place(stored_RS: jax.Array) -> jax.Array:
-    """The highest bits of all bytes, then the second ones and so on, float32."""
-    places = [(stored_RS >> np.uint8(_BITS - 1 - place)) & np.uint8(1) for place in range(_BITS)]
-    return jnp.concatenate(places, axis=1).astype(np.float32)
-
-
-def _interleaved(values_BE: jax.Array, groups: int) -> jax.Array:
-    """The first values of all of so many equal groups of columns, then the second ones and so on."""
-    rows, columns = values_BE.shape
-    return values_BE.reshape(rows, groups, columns // groups).swapaxes(1, 2).reshape(rows, columns)
-
-
-def inner_products(queries_BE: jax.Array, vectors_RE: jax.Array) -> jax.Array:
-    """Inner products [B, R] in float32."""
+def products(precision: str, queries_BE: jax.Array, stored_RS: jax.Array) -> jax.Array:
+    """The products [B, R], in float32, of what `Form.queries` made of queries, and what is stored."""
+    if precision == BINARY:
+        # All highest bits, then all second ones and so on: on a CPU it takes one query half as long if queries are
+        # brought into this order, and not the bits into theirs.
+        places = [(stored_RS >> np.uint8(_BITS - 1 - place)) & np.uint8(1) for place in range(_BITS)]
+        stored_RS = jnp.concatenate(places, axis=1)
+        B, E = queries_BE.shape
+        queries_BE = queries_BE.reshape(B, E // _BITS, _BITS).swapaxes(1, 2).reshape(B, E)
+    vectors_RE = stored_RS.astype(np.float32)
     return jnp.einsum("be,re->br", queries_BE, vectors_RE, precision=jax.lax.Precision.HIGHEST)
-
-
-def _words(bytes_NS: jax.Array) -> jax.Array:
-    """Bytes as words of four where they make such: fewer turns of a loop."""
-    if bytes_NS.shape[1] % 4:
-        return bytes_NS
-    return jax.lax.bitcast_convert_type(bytes_NS.reshape(len(bytes_NS), -1, 4), jnp.uint32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,19 +96,12 @@ class Form:
     def __post_init__(self):
         """Raises `UserError` where the dimensions do not fill whole bytes."""
         if self.precision == BINARY and self.dim % _BITS:
-            raise UserError(
-                f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set config.encode.truncate"
-            )
-
-    @property
-    def has_range(self) -> bool:
-        """Whether a value can lie outside of what codes stand for."""
-        return self.precision == INT8
+            raise UserError(f"precision binary: {self.dim} dimensions are no multiple of {_BITS}: set encode.truncate")
 
     @property
     def needs_ranges(self) -> bool:
         """Whether the ranges of dimensions are to be found before anything is coded."""
-        return self.has_range and self.ranges_2E is None
+        return self.precision == INT8 and self.ranges_2E is None
 
     @property
     def width(self) -> int:
@@ -165,7 +122,7 @@ class Form:
         """Whether another form stores vectors as this one does, its ranges included."""
         if other is None or self.described != other.described:
             return False
-        return not self.has_range or np.array_equal(self._ranges, other._ranges)
+        return self.precision != INT8 or np.array_equal(self._ranges, other._ranges)
 
     def calibrated(self, ranges_2E: np.ndarray) -> "Form":
         """The same with these ranges."""
@@ -189,34 +146,23 @@ class Form:
         codes_NE = np.floor((vectors_NE - self._ranges[0]) / self._step)
         return (np.clip(codes_NE, 0, _STEPS) - _SHIFT).astype(np.int8)
 
-    def outside(self, vectors_NE: np.ndarray) -> np.ndarray:
-        """How many values of each vector [N] lie outside of the ranges, uint32."""
-        least_E, greatest_E = self._ranges
-        return ((vectors_NE < least_E) | (vectors_NE > greatest_E)).sum(axis=1, dtype=np.uint32)
-
     def decode(self, stored_NS: np.ndarray) -> np.ndarray:
         """Float32 vectors [N, E]: the middle of what has this code; of bits 1 and -1."""
         if self.precision == BINARY:
             stored_NS = np.unpackbits(stored_NS, axis=1)
         numbers_NE = self.typed(stored_NS).astype(np.float32)
-        if self.precision in (FLOAT32, BFLOAT16):
-            return numbers_NE
-        scale_E, offset_E = self._scale_offset
-        numbers_NE *= scale_E
-        numbers_NE += offset_E
+        if self.precision in (INT8, BINARY):
+            scale_E, offset_E = self._scale_offset
+            numbers_NE *= scale_E
+            numbers_NE += offset_E
         return numbers_NE
 
     def typed(self, stored_NS: np.ndarray) -> np.ndarray:
-        """What is stored, as `Packing.products` takes it: no file of NumPy's has bfloat16."""
+        """What is stored, as `products` takes it: no file of NumPy's has bfloat16."""
         return stored_NS.view(ml_dtypes.bfloat16) if self.precision == BFLOAT16 else stored_NS
 
-    def queries(self, queries_QE: np.ndarray, bits: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Queries as (q * scale) [Q, E] and q.offset [Q]: a score is the product of the first with s, plus the second.
-
-        With `bits` the first are the bits of queries [Q, S].
-        """
-        if bits:
-            return self.encode(queries_QE), np.zeros(len(queries_QE), np.float32)
+    def queries(self, queries_QE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Queries as (q * scale) [Q, E] and q.offset [Q]: a score is the first's product with s, plus the second."""
         scale_E, offset_E = self._scale_offset
         return queries_QE * scale_E, queries_QE @ offset_E
 
@@ -249,9 +195,7 @@ class Codes:
     """Codes [N, S] of rows, as exact search takes them: those that are stored, or made when they are asked for."""
 
     def __init__(self, rows_NE: Any, form: Form):
-        """Args:
-        rows_NE: `Rows`. Where they are stored in this very form, they have it as `form`, and codes as `stored(slice)`.
-        """
+        """Takes `Rows`; those that are stored in this very form have it as `form`, and codes as `stored(slice)`."""
         self._rows, self._form = rows_NE, form
         self._are_stored = getattr(rows_NE, "form", None) is form
 
@@ -291,17 +235,12 @@ def read(folder: Path, name: str) -> Form | None:
 
 
 def check(folder: Path, name: str, wanted: Form) -> None:
-    """Checks that the vectors of a name are what a model gives, as far as that is noted.
+    """Checks that the vectors of a name are what a model gives, as far as that is noted; ranges do not count.
 
-    Args:
-      wanted: what it gives; its ranges do not count.
-
-    Raises:
-      UserError: they are not; compared with its queries they would give numbers that mean nothing.
+    Compared with its queries others would give numbers that mean nothing.
     """
-    if (there := read(folder, name)) is None:
-        return
-    for field in _OF_MODEL:
+    there = read(folder, name)
+    for field in _OF_MODEL if there else ():
         ours, theirs = getattr(wanted, field), getattr(there, field)
         if ours != theirs:
             why = f"embeddings with {field} {theirs}, and the model and config.encode have {ours}"

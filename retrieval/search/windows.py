@@ -90,7 +90,12 @@ def fold(scores_QX: np.ndarray, rows_QX: np.ndarray, k: int) -> tuple[np.ndarray
       scores_QX: best first.
       rows_QX: candidates, any number of times each; -1 where there is no result.
     """
-    left_out_QX = _repeated(rows_QX)
+    order_QX = np.argsort(rows_QX, axis=1, kind="stable")
+    in_order_QX = np.take_along_axis(rows_QX, order_QX, axis=1)
+    again_QX = in_order_QX < 0  # or they stand earlier in their list already
+    again_QX[:, 1:] |= in_order_QX[:, 1:] == in_order_QX[:, :-1]
+    left_out_QX = np.empty_like(again_QX)
+    np.put_along_axis(left_out_QX, order_QX, again_QX, axis=1)
     places_QK = np.argsort(left_out_QX, axis=1, kind="stable")[:, :k]
     out_QK = np.take_along_axis(left_out_QX, places_QK, axis=1)
     scores_QK, folded_QK = no_results(len(rows_QX), k)
@@ -98,17 +103,6 @@ def fold(scores_QX: np.ndarray, rows_QX: np.ndarray, k: int) -> tuple[np.ndarray
     scores_QK[:, :depth] = np.where(out_QK, -np.inf, np.take_along_axis(scores_QX, places_QK, axis=1))
     folded_QK[:, :depth] = np.where(out_QK, -1, np.take_along_axis(rows_QX, places_QK, axis=1))
     return scores_QK, folded_QK
-
-
-def _repeated(rows_QX: np.ndarray) -> np.ndarray:
-    """Which results [Q, X] stand earlier in their list already, or are none (-1)."""
-    order_QX = np.argsort(rows_QX, axis=1, kind="stable")
-    in_order_QX = np.take_along_axis(rows_QX, order_QX, axis=1)
-    again_QX = in_order_QX < 0
-    again_QX[:, 1:] |= in_order_QX[:, 1:] == in_order_QX[:, :-1]
-    left_out_QX = np.empty_like(again_QX)
-    np.put_along_axis(left_out_QX, order_QX, again_QX, axis=1)
-    return left_out_QX
 
 
 class Rescored:

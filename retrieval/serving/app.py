@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,18 +20,25 @@ _PAGE = Path(__file__).parent / "page"
 _FILES = (("/", "html", "html"), ("/page.css", "css", "css"), ("/page.js", "js", "javascript"))
 
 
-def make_app(
-    engine: Engine, hosts: Sequence[str] = (), origins: Sequence[str] = (), keys: Keys | None = None
-) -> Guard | CORSMiddleware:
+def make_app(engine: Engine, hosts: Sequence[str] = (), keys: Keys | None = None) -> Guard:
     """The application.
 
     Args:
       hosts: names that requests may ask for, so that no other site's page reaches this one; none for any.
-      origins: of other sites whose pages may read what is answered; '*' for any.
       keys: one of which a request has to have; None where none is needed.
     """
     limits, operations = engine.limits, [*api_routes.operations(engine), *foreign_routes.operations(engine)]
-    operations += _descriptions([*operations, *mcp_server.operations(engine)])
+
+    async def description(engine: Engine, values: Values) -> Any:
+        return openapi.description(operations)
+
+    async def measures(engine: Engine, values: Values) -> Response:
+        return Response(generate_latest(engine.measures.registry), media_type=CONTENT_TYPE_LATEST)
+
+    operations += [
+        Operation("GET", "/openapi.json", "the API in OpenAPI 3.1", description, "OpenApi"),
+        Operation("GET", "/metrics", "counts for Prometheus", measures),
+    ]
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
@@ -40,13 +46,10 @@ def make_app(
     own = [Route(path, _endpoint(of, engine), methods=list(of)) for path, of in by_path.items()]
     own += [Route(path, _file(f"page.{suffix}", kind), methods=["GET"]) for path, suffix, kind in _FILES]
     app = Starlette(routes=[*own, *tools], exception_handlers=responses.handlers(), lifespan=lifespan)
-    seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.seconds}
+    seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.inputs_seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
     # Around all of it: what Starlette has for middleware does not see the answer to an error of the server.
-    guarded = Guard(app, hosts, seconds, engine, keys, origins)
-    # The headers are that of a POST, and those that have a key.
-    headers = ["content-type", "authorization", "x-api-key"]
-    return CORSMiddleware(guarded, origins, ["GET", "POST"], headers) if origins else guarded
+    return Guard(app, hosts, seconds, engine, keys)
 
 
 def _endpoint(by_method: Mapping[str, Operation], engine: Engine) -> Callable[[Request], Awaitable[Response]]:
@@ -55,28 +58,6 @@ def _endpoint(by_method: Mapping[str, Operation], engine: Engine) -> Callable[[R
         return response(await operation.answer(engine, await operation.read(request, engine.limits)))
 
     return answer
-
-
-def _descriptions(operations: Sequence[Operation]) -> list[Operation]:
-    """What is said of all operations, and of the server."""
-    every: list[Operation] = []
-
-    async def routes(engine: Engine, values: Values) -> Any:
-        return openapi.routes(every)
-
-    async def description(engine: Engine, values: Values) -> Any:
-        return openapi.description(every)
-
-    async def measures(engine: Engine, values: Values) -> Response:
-        return Response(engine.measures.text(), media_type=CONTENT_TYPE_LATEST)
-
-    own = [
-        Operation("GET", "/api", "these routes", routes, "Routes"),
-        Operation("GET", "/openapi.json", "the API in OpenAPI 3.1", description, "OpenApi"),
-        Operation("GET", "/metrics", "counts for Prometheus", measures),
-    ]
-    every += [own[0], *operations, *own[1:]]
-    return own
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

@@ -2,19 +2,17 @@
 
 import asyncio
 import functools
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TextRows
+from retrieval.common.runtime.model_folder import QUERY
 from retrieval.runs.weights.trained_model import PairScorer
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
@@ -26,44 +24,30 @@ T = TypeVar("T")
 ROWS = 32  # texts of a batch of the device, as many as a model embeds as one
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-_AHEAD = 2  # batches of a request that wait or are computed: those of other requests come between them
 
 
 class Measures:
-    """Counts of one server."""
+    """Counts of one server, in a registry of Prometheus."""
 
-    def __init__(self, passages: Callable[[], int], opened: Callable[[], float], waiting: Callable[[], int]):
-        self._registry = CollectorRegistry()
-
-        def made(kind: Callable[..., T], name: str, what: str, *labels: str, **options: Any) -> T:
-            return kind(f"retrieval_{name}", what, labels, registry=self._registry, **options)
-
-        self._requests = made(Counter, "requests", "Requests.", "path", "status")
-        self._seconds = made(Histogram, "request_seconds", "Time to answer.", "path", buckets=_SECONDS)
+    def __init__(self, engine: "Engine"):
+        self.registry = one = CollectorRegistry()
+        self.requests = Counter("retrieval_requests", "Requests.", ["path", "status"], registry=one)
         why = "Connections that were closed before a request was there."
-        self._closed = made(Counter, "connections_closed", why, "reason")
-        self._batches = made(Histogram, "batch_queries", "Queries that were searched at once.", buckets=_SIZES)
-        when = "When the index that answers was opened."
-        made(Gauge, "passages", "Passages that are searched.").set_function(passages)
-        made(Gauge, "index_opened_timestamp_seconds", when).set_function(opened)
-        made(Gauge, "waiting", "Requests that wait to be computed.").set_function(waiting)
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request has been answered."""
-        self._requests.labels(path, status).inc()
-        self._seconds.labels(path).observe(seconds)
+        self.connections = Counter("retrieval_connections_closed", why, ["reason"], registry=one)
+        name, what = "retrieval_request_seconds", "Time to answer."
+        self.seconds = Histogram(name, what, ["path"], registry=one, buckets=_SECONDS)
+        name, what = "retrieval_batch_queries", "Queries that were searched at once."
+        self.batches = Histogram(name, what, registry=one, buckets=_SIZES)
+        opened = Gauge("retrieval_index_opened_timestamp_seconds", "When the index was opened.", registry=one)
+        opened.set_function(lambda: engine.service.opened)
+        passages = Gauge("retrieval_passages", "Passages that are searched.", registry=one)
+        passages.set_function(lambda: engine.service.passages)
+        waiting = Gauge("retrieval_waiting", "Requests that wait to be computed.", registry=one)
+        waiting.set_function(lambda: engine.waiting)
 
     def closed(self, reason: str) -> None:
         """A connection has been closed before a request was there."""
-        self._closed.labels(reason).inc()
-
-    def batch(self, size: int) -> None:
-        """So many queries were searched at once."""
-        self._batches.observe(size)
-
-    def text(self) -> bytes:
-        """All counts, as Prometheus reads them."""
-        return generate_latest(self._registry)
+        self.connections.labels(reason).inc()
 
 
 class _Piece(NamedTuple):
@@ -87,9 +71,9 @@ class Engine:
 
     def __init__(self, service: Callable[[], Service], limits: Limits, name: str = "model"):
         self._service, self.limits, self.name = service, limits, name
-        self.measures = Measures(lambda: service().passages, lambda: service().opened, lambda: self.waiting)
+        self.measures = Measures(self)
         self._quick: Batcher[Query, bytes] = Batcher(
-            lambda queries: searched(self.service, queries), limits.batch, limits.waiting, self.measures.batch
+            lambda queries: searched(self.service, queries), limits.batch, limits.waiting, self.measures.batches.observe
         )
         # What takes long has threads of its own, so that no search waits for it.
         self._slow: Batcher[Callable[[], Any], Any] = Batcher(lambda calls: [calls[0]()], 1, limits.waiting)
@@ -137,12 +121,6 @@ class Engine:
             for future in futures:
                 future.cancel()  # those that nobody waits for any more
 
-    async def best_hits(self, query: str, k: int) -> bytes:
-        """The answer to a query by the hybrid, or by the one system that there is."""
-        systems = (system_that_is_read(self.service.titles),)
-        (answer,) = await self.search([Query(query, k, systems, None, False, time.perf_counter())])
-        return answer
-
     async def slowly(self, call: Callable[[], T]) -> T:
         """What a call gives that takes long."""
         return await asyncio.wrap_future(self._slow.submit(call))
@@ -170,15 +148,12 @@ class Engine:
           UserError: they have too many tokens.
         """
         model = self.model
-        tokenize = functools.partial(model.rows, side, prompt_name=prompt)
-        rows = await asyncio.to_thread(tokenize, texts)
-        if not truncate:
-            longest = model.card.lengths[side]
-            full = [place for place, ids in enumerate(rows.ids) if len(ids) >= longest]
-            with_room = await asyncio.to_thread(tokenize, [texts[place] for place in full], room=1) if full else rows
-            cut = [place for place, ids in zip(full, with_room.ids) if len(ids) > longest]
-            _check_cut(cut, field, f"has more than {longest} tokens")
-        count = self._tokens(rows.ids, field)
+        if side == QUERY and not all(isinstance(each, str) for each in texts):
+            raise FieldError(f"'{field}' holds records, and queries are texts: send texts", field=field)
+        rows = await asyncio.to_thread(model.rows, side, texts, prompt)
+        are_short = max(map(len, rows.ids)) < model.card.lengths[side]
+        longer = functools.partial(model.rows, side, texts, prompt, room=1)
+        count = await self._tokens(rows.ids, lambda: longer().ids, field, truncate or are_short)
 
         def item(places: list[int]) -> _Piece:
             return _Piece(rows._replace(ids=[rows.ids[place] for place in places]), model.embed, written)
@@ -197,23 +172,26 @@ class Engine:
         reranker = self.reranker
         passages = candidates(documents)
         rows = await asyncio.to_thread(reranker.rows_of, query, passages)
-        if not truncate:
-            with_room = await asyncio.to_thread(reranker.rows_of, query, passages, 1)
-            cut = [place for place, (ids, longer) in enumerate(zip(rows, with_room)) if ids != longer]
-            _check_cut(cut, field, "has more tokens, with the query, than the reranker takes")
-        count = self._tokens(rows, field)
+        longer = functools.partial(reranker.rows_of, query, passages, 1)
+        count = await self._tokens(rows, longer, field, truncate)
 
         def item(places: list[int]) -> Callable[[], Sequence[float]]:
             return lambda: reranker.logits([rows[place] for place in places]).tolist()
 
         return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
 
-    def _tokens(self, rows: Sequence[Sequence[int]], field: str) -> int:
+    async def _tokens(
+        self, rows: Sequence[Sequence[int]], longer: Callable[[], Sequence[Sequence[int]]], field: str, truncate: bool
+    ) -> int:
+        """How many rows have, of which none may be cut unless `truncate`: it is `longer` with room for a token more."""
+        for place, (ids, more) in enumerate(zip(rows, rows if truncate else await asyncio.to_thread(longer))):
+            if len(ids) != len(more):
+                why = f"'{field}[{place}]' has more tokens than are read"
+                raise FieldError(f'{why}: shorten it, or send "truncate": true', field=field)
         count, most = sum(map(len, rows)), self.limits.inputs_tokens
         if count > most:
-            raise FieldError(
-                f"'{field}' has {count} tokens, and at most {most} are read at a time: send less", MANY, field
-            )
+            why = f"'{field}' has {count} tokens, and at most {most} are read at a time: send less"
+            raise FieldError(why, MANY, field)
         return count
 
     async def _in_pieces(
@@ -221,51 +199,31 @@ class Engine:
     ) -> list[Any]:
         """A result for each row, of pieces with rows of like length; `item` is what the batcher takes of some rows."""
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        results: list[Any] = [None] * len(rows)
-        waiting: deque[tuple[list[int], Future[Any]]] = deque()
-
-        async def take() -> None:
-            places, future = waiting[0]
-            for place, result in zip(places, await asyncio.wrap_future(future), strict=True):
-                results[place] = result
-            waiting.popleft()
-
+        results: list[Any] = []
+        futures: list[Future[Any]] = []
         try:
             for start in range(0, len(order), ROWS):
-                places = order[start : start + ROWS]
-                waiting.append((places, batcher.submit(item(places), is_new=start == 0)))
-                if len(waiting) == _AHEAD:
-                    await take()
-            while waiting:
-                await take()
+                futures.append(batcher.submit(item(order[start : start + ROWS]), is_new=start == 0))
+                if start:  # the one before: so two wait or are computed, and other requests come between them
+                    results += await asyncio.wrap_future(futures[-2])
+            results += await asyncio.wrap_future(futures[-1])
         finally:
-            for _, future in waiting:
+            for future in futures:
                 future.cancel()
-        return results
+        by_place = dict(zip(order, results, strict=True))
+        return [by_place[place] for place in range(len(rows))]
 
 
 def _embedded(pieces: Sequence[_Piece]) -> list[Sequence[Any]]:
     """What is written of each piece. Rows of one tower are embedded together, as many as a batch has."""
     results: list[Any] = [None] * len(pieces)
-    by_tower: dict[Any, list[int]] = {}
-    for place, piece in enumerate(pieces):
-        by_tower.setdefault(piece.rows.tower, []).append(place)
-    for tower, places in by_tower.items():
-        rows = [(place, ids) for place in places for ids in pieces[place].rows.ids]
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row][1]))
-        parts = [order[start : start + ROWS] for start in range(0, len(order), ROWS)]
-        embed = pieces[places[0]].embed
-        embedded = np.concatenate([embed(TextRows([rows[row][1] for row in part], tower)) for part in parts])
-        embeddings_NE = np.empty_like(embedded)
-        embeddings_NE[order] = embedded
-        start = 0
-        for place in places:
-            end = start + len(pieces[place].rows.ids)
-            results[place] = pieces[place].written(embeddings_NE[start:end])
-            start = end
+    for tower in dict.fromkeys(piece.rows.tower for piece in pieces):
+        places = [place for place, piece in enumerate(pieces) if piece.rows.tower == tower]
+        ids = [row for place in places for row in pieces[place].rows.ids]
+        order, embed = sorted(range(len(ids)), key=lambda row: len(ids[row])), pieces[places[0]].embed
+        parts = [[ids[row] for row in order[start : start + ROWS]] for start in range(0, len(order), ROWS)]
+        embeddings_NE = np.concatenate([embed(TextRows(part, tower)) for part in parts])[np.argsort(order)]
+        ends = np.cumsum([len(pieces[place].rows.ids) for place in places])
+        for place, piece_NE in zip(places, np.split(embeddings_NE, ends[:-1])):
+            results[place] = pieces[place].written(piece_NE)
     return results
-
-
-def _check_cut(places: Sequence[int], field: str, why: str) -> None:
-    if places:
-        raise FieldError(f"'{field}[{places[0]}]' {why}: shorten it, or send \"truncate\": true", field=field)

@@ -12,7 +12,7 @@ or a record with a 'text' and a 'title'; its prediction is its embedding.
 import base64
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,110 +21,82 @@ from retrieval.common.errors import listed, unknown_name
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
 from retrieval.serving.engine import Engine
-from retrieval.serving.requests import SWITCH, Field, Operation, Values
+from retrieval.serving.requests import OTHERS, SWITCH, Field, Operation, Values
 from retrieval.serving.responses import FieldError, RefusedError, written
 
 PORT, HEALTH, _PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
 _FLOAT, _BASE64 = "float", "base64"
-_SIDES = {
-    **{QUERY: QUERY, "search_query": QUERY},
-    **{DOCUMENT: DOCUMENT, "search_document": DOCUMENT, "passage": DOCUMENT},
-}
 _NUMBERS = ": send text, not token numbers; in LangChain set check_embedding_ctx_length=False"
 _reranked = itertools.count(1)
 
 
-def operations(engine: Engine) -> tuple[Operation, ...]:
+def operations(engine: Engine) -> Iterator[Operation]:
     """What programs may ask for in the words of other servers."""
-    reranks = bool(engine.service.reranker and not engine.service.model)  # POST / does
-    return (
-        *_of_openai(engine),
-        *_of_tei(engine, () if reranks else ("/",)),
-        *_of_rerankers(engine, ("/",) if reranks else ()),
-        *_of_vertex(engine),
-    )
+    limits = engine.limits
+    name, text = requests.text(1000), requests.text(limits.inputs_body)
+    document = requests.document(limits.inputs_body)
+    texts, documents = requests.several(text, limits.inputs), requests.several(document, limits.inputs)
+    what, dimensions = "an embedding of each text", requests.whole(1)
+    kept = Field("dimensions", dimensions, "that are kept, of a model that was trained for it")
 
-
-def _of_openai(engine: Engine) -> tuple[Operation, ...]:
-    texts = requests.one_or_several(engine.limits.inputs_body, engine.limits.inputs)
     fields = (
-        Field("model", requests.text(1000), "as /v1/models names them", is_needed=True),
-        Field("input", texts, "a text, or several", is_needed=True, remedy=_NUMBERS),
+        Field("model", name, "as /v1/models names them", is_needed=True),
+        Field("input", {"anyOf": [document, documents]}, "a text, or several", is_needed=True, remedy=_NUMBERS),
         Field("encoding_format", {"type": "string", "enum": [_FLOAT, _BASE64]}, "of little-endian float32", _FLOAT),
-        Field("dimensions", requests.whole(1), "that are kept, of a model that was trained for it"),
-        Field("input_type", {"type": "string", "enum": list(_SIDES)}, "what the texts are, in place of NAME:query"),
+        kept,
     )
-    what = "an embedding of each text, as OpenAI's clients read them"
-    example = {"model": f"{engine.name}:{QUERY}", "input": ["how to install?"], "encoding_format": _BASE64}
-    return (
-        Operation("POST", "/v1/embeddings", what, _embeddings, "Embeddings", fields, (), "towers", True, example),
-        Operation("GET", "/v1/models", "the names of models", _models, "Models"),
-        Operation("GET", "/v1/models/{name:path}", "a model", _model, "Model", lacks="such model"),
-    )
+    example: Values = {"model": f"{engine.name}:{QUERY}", "input": ["how to install?"], "encoding_format": _BASE64}
+    yield Operation("POST", "/v1/embeddings", what, _embeddings, OTHERS, fields, (), True, example)
+    yield Operation("GET", "/v1/models", "the names of models", _models, OTHERS)
+    named = (Field("name", name, "of a model", is_needed=True),)
+    yield Operation("GET", "/v1/models/{name:path}", "a model", _model, OTHERS, named, (), True)
 
-
-def _of_tei(engine: Engine, at_root: Sequence[str]) -> tuple[Operation, ...]:
-    texts = requests.one_or_several(engine.limits.inputs_body, engine.limits.inputs)
     fields = (
-        Field("inputs", texts, "a text, or several", is_needed=True),
+        Field("inputs", {"anyOf": [text, texts]}, "a text, or several", is_needed=True),
         Field("normalize", SWITCH, "whether embeddings have length 1", True),
         Field("truncate", SWITCH, "whether long texts are cut; otherwise they are refused", False),
-        Field("prompt_name", requests.text(1000), "'query' is for queries; by default texts are documents"),
-        Field("dimensions", requests.whole(1), "that are kept, of a model that was trained for it"),
+        Field("prompt_name", name, "'query' is for queries; by default texts are documents"),
+        kept,
     )
-    example = {"inputs": ["red"], "prompt_name": "query"}
-    each = ("an embedding of each text, as TEI's clients read them", _embed, "Vectors", fields, (), "towers", True)
-    return (
-        *(Operation("POST", path, *each, example) for path in ("/embed", *at_root)),
-        Operation("GET", "/info", "the model, and what a request may have", _info, "Info"),
-    )
+    reranks = bool(engine.service.reranker and not engine.service.model)  # POST / does
+    for path in ("/embed", *(() if reranks else ("/",))):
+        example = {"inputs": ["red"], "prompt_name": "query"}
+        yield Operation("POST", path, what, _embed, OTHERS, fields, (), True, example)
+    yield Operation("GET", "/info", "the model, and what a request may have", _info, OTHERS)
 
-
-def _of_rerankers(engine: Engine, at_root: Sequence[str]) -> tuple[Operation, ...]:
-    limits = engine.limits
-    text, document = requests.text(limits.inputs_body), requests.document(limits.inputs_body)
-    documents = requests.several(document, limits.inputs)
     fields = (
         Field("query", text, "a query", is_needed=True),
         Field("documents", documents, "of Cohere's clients: texts, or records with one"),
-        Field("texts", requests.several(text, limits.inputs), "of TEI's clients"),
-        Field("model", requests.text(1000), "documents: as /v1/models names it; by default the one that there is"),
-        Field("top_n", requests.whole(1), "documents: how many results there are; by default all"),
+        Field("texts", texts, "of TEI's clients"),
+        Field("model", name, "as /v1/models names it; by default the one that there is"),
+        Field("top_n", dimensions, "documents: how many results there are; by default all"),
         Field("return_documents", SWITCH, "documents: whether results have their text", False),
-        Field("raw_scores", SWITCH, "texts: whether scores are logits, or probabilities", False),
+        Field("raw_scores", SWITCH, "whether scores are logits, or probabilities", False),
         Field("return_text", SWITCH, "texts: whether results have their text", False),
         Field("truncate", SWITCH, "texts: whether long ones are cut; otherwise they are refused", False),
     )
-    what, one_of = "how well each document answers a query, best first", ("documents", "texts")
-    example = {"query": "how to install", "documents": ["It is red.", "Install it with pip."], "top_n": 1}
-    each = (what, _rerank, "ForeignReranked", fields, one_of, "reranker", True, example)
-    return tuple(Operation("POST", path, *each) for path in ("/rerank", "/v1/rerank", "/v2/rerank", *at_root))
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank", *(("/",) if reranks else ())):
+        example = {"query": "how to install", "documents": ["It is red.", "Install it with pip."], "top_n": 1}
+        how, one_of = "how well each document answers a query, best first", ("documents", "texts")
+        yield Operation("POST", path, how, _rerank, OTHERS, fields, one_of, True, example)
 
-
-def _of_vertex(engine: Engine) -> tuple[Operation, ...]:
-    if not (path := os.environ.get(_PREDICT)):
-        return ()
-    limits = engine.limits
-    instances = requests.several(requests.document(limits.inputs_body), limits.inputs)
-    fields = (
-        Field("instances", instances, "texts, or records with a 'text' and a 'title'", is_needed=True),
-        Field("parameters", {"type": "object"}, "'prompt_name', such as 'query', and 'dimensions'", {}),
-    )
-    what = "an embedding of each instance, as Vertex AI asks for them"
-    example = {"instances": ["red"], "parameters": {"prompt_name": "query"}}
-    return (Operation("POST", path, what, _predict, "Predictions", fields, (), "towers", True, example),)
+    if path := os.environ.get(_PREDICT):
+        fields = (
+            Field("instances", documents, "texts, or records with a 'text' and a 'title'", is_needed=True),
+            Field("parameters", {"type": "object"}, "'prompt_name', such as 'query', and 'dimensions'", {}),
+        )
+        example = {"instances": ["red"], "parameters": {"prompt_name": "query"}}
+        yield Operation("POST", path, what, _predict, OTHERS, fields, (), True, example)
 
 
 async def _embeddings(engine: Engine, values: Values) -> Any:
     model, texts = values["model"], values["input"]
-    name, _, prompt = model.rpartition(":") if model != engine.name else (model, "", "")
-    sides = _prompts(engine)
-    if name != engine.name or (prompt and prompt not in sides):
-        raise _unknown(engine, model)
-    side = sides.get(prompt) or _SIDES[values["input_type"] or DOCUMENT]
+    if model not in (names := _names(engine)):
+        raise _unknown(model, names)
+    prompt = names[model]
     write = _writer(engine, values["dimensions"], is_base64=values["encoding_format"] == _BASE64)
-    texts = [texts] if isinstance(texts, str) else texts
-    embeddings, tokens = await engine.embed(side, texts, prompt or None, write, "input")
+    texts = texts if isinstance(texts, list) else [texts]
+    embeddings, tokens = await engine.embed(_sides(engine).get(prompt, DOCUMENT), texts, prompt or None, write, "input")
     items = (b'{"object":"embedding","index":%d,"embedding":%b}' % numbered for numbered in enumerate(embeddings))
     rest = written({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
     return b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:]
@@ -135,16 +107,15 @@ async def _models(engine: Engine, values: Values) -> Any:
 
 
 async def _model(engine: Engine, values: Values) -> Any:
-    if values["name"] not in _names(engine):
-        raise _unknown(engine, values["name"])
+    if values["name"] not in (names := _names(engine)):
+        raise _unknown(values["name"], names)
     return _about(values["name"])
 
 
 async def _embed(engine: Engine, values: Values) -> Any:
-    texts, card = values["inputs"], engine.model.card
-    name = values["prompt_name"] or card.default_prompt or DOCUMENT  # as TEI, which takes the folder's default
+    texts = values["inputs"] if isinstance(values["inputs"], list) else [values["inputs"]]
+    name = values["prompt_name"] or engine.model.card.default_prompt or DOCUMENT  # as TEI: the folder's default
     write = _writer(engine, values["dimensions"], normalize=values["normalize"])
-    texts = [texts] if isinstance(texts, str) else texts
     embeddings, _ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
     return b"[" + b",".join(embeddings) + b"]"
 
@@ -171,43 +142,31 @@ async def _predict(engine: Engine, values: Values) -> Any:
 
 async def _rerank(engine: Engine, values: Values) -> Any:
     if values["model"] not in (None, engine.name):
-        raise _unknown(engine, values["model"], [engine.name])
-    texts, query = values["texts"], values["query"]
-    if texts:
-        logits_N, _ = await engine.rerank(query, texts, "texts", values["truncate"])
-        ranked = best_first(logits_N, logits_N if values["raw_scores"] else _probabilities(logits_N))
-        with_text = values["return_text"]
-        return [{"index": i, "score": score} | ({"text": texts[i]} if with_text else {}) for i, score in ranked]
-    documents = [{"text": each} if isinstance(each, str) else each for each in values["documents"]]
-    logits_N, tokens = await engine.rerank(query, documents, "documents")
-    ranked, with_text = best_first(logits_N, _probabilities(logits_N))[: values["top_n"]], values["return_documents"]
-    results = [
-        {"index": i, "relevance_score": score} | ({"document": documents[i]} if with_text else {})
-        for i, score in ranked
-    ]
-    about = {"id": f"r-{next(_reranked)}", "model": engine.name, "results": results}
-    meta = {"usage": {"total_tokens": tokens}, "meta": {"api_version": {"version": "2"}}}
-    return about | meta
+        raise _unknown(values["model"], [engine.name])
+    is_tei = bool(values["texts"])
+    field, score, part = ("texts", "score", "text") if is_tei else ("documents", "relevance_score", "document")
+    documents, query = values[field], values["query"]
+    logits_N, tokens = await engine.rerank(query, documents, field, values["truncate"] or not is_tei)
+    scores_N = logits_N if values["raw_scores"] else np.exp(-np.logaddexp(0, -logits_N))
+    best = np.argsort(-logits_N, kind="stable").tolist()  # scores near 1 are equal as probabilities
+    results: list[Values] = [{"index": place, score: scores_N[place].item()} for place in best]
+    if values["return_text" if is_tei else "return_documents"]:
+        shown = documents if is_tei else [{"text": each} if isinstance(each, str) else each for each in documents]
+        results = [each | {part: shown[each["index"]]} for each in results]
+    if is_tei:
+        return results
+    about = {"id": f"r-{next(_reranked)}", "model": engine.name, "results": results[: values["top_n"]]}
+    return about | {"usage": {"total_tokens": tokens}, "meta": {"api_version": {"version": "2"}}}
 
 
-def best_first(logits_N: np.ndarray, shown_N: np.ndarray) -> list[tuple[int, float]]:
-    """The places of documents in the order of their logits, of equals the first, with what is shown of each."""
-    return [(place, shown_N[place].item()) for place in np.argsort(-logits_N, kind="stable").tolist()]
-
-
-def _probabilities(logits_N: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0, -logits_N))
-
-
-def _prompts(engine: Engine) -> dict[str, str]:
-    """What may stand behind a model's name: the names of prompts, and the side of each."""
+def _sides(engine: Engine) -> dict[str, str]:
+    """The side of the texts that have a prompt, by its name."""
     names = engine.service.model.prompts if engine.service.model else ()
     return {name: QUERY if name == QUERY or name.endswith(f"-{QUERY}") else DOCUMENT for name in names}
 
 
 def _side(engine: Engine, prompt: str) -> str:
-    """The side of the texts that have a prompt."""
-    if engine.model and prompt not in (sides := _prompts(engine)):
+    if engine.model and prompt not in (sides := _sides(engine)):
         raise unknown_name("prompt", prompt[:100], sides)
     return sides[prompt]
 
@@ -244,13 +203,12 @@ def _about(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "local"}
 
 
-def _unknown(engine: Engine, model: str, names: Sequence[str] | None = None) -> RefusedError:
-    known = listed(names or _names(engine)) or "none, for the run embeds nothing"
+def _unknown(model: str, names: Iterable[str]) -> RefusedError:
+    known = listed(names) or "none, for the run embeds nothing"
     return RefusedError(404, f"there is no model '{model[:100]}': known: {known}", "model", "model_not_found")
 
 
-def _names(engine: Engine) -> list[str]:
-    """The names of all models: with a reranker alone the bare one."""
-    service = engine.service
-    bare = [engine.name] * bool(service.model or service.reranker)
-    return bare + [f"{engine.name}:{prompt}" for prompt in _prompts(engine)]
+def _names(engine: Engine) -> dict[str, str]:
+    """The prompts of all models by their names, '' where none is named: with a reranker there is the bare one alone."""
+    bare = {engine.name: ""} if engine.service.model or engine.service.reranker else {}
+    return bare | {f"{engine.name}:{prompt}": prompt for prompt in _sides(engine)}

@@ -22,18 +22,15 @@ from retrieval.serving.responses import form_of, json_response, written
 _KEY = re.compile(r"[\x21-\x7e]+")
 _log = logging.getLogger(__name__)
 
-_HEADERS = [
+_HEADERS = {
     # The page loads nothing from elsewhere, runs no script but its own, and is shown in no other page.
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-]
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 class Keys:
@@ -74,13 +71,13 @@ def read(path: Path) -> tuple[bytes, ...]:
       UserError: it cannot be read, or a line is no key.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"config.serve.keys_file={path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, 1):
-        if line.strip() and not _KEY.fullmatch(line.strip()):
+        if line and not _KEY.fullmatch(line):
             raise UserError(f"config.serve.keys_file={path}, line {number}: a key is of ASCII without spaces")
-    return tuple(line.strip().encode() for line in lines if line.strip())
+    return tuple(line.encode() for line in lines if line)
 
 
 class Guard:
@@ -93,18 +90,16 @@ class Guard:
         seconds: Mapping[str, float],
         engine: Engine,
         keys: Keys | None = None,
-        origins: Sequence[str] = (),
     ):
         """Args:
         hosts: names that requests may ask for; none for any.
         seconds: that a request may take, from its first byte on, by its address. Those are counted by their names.
         engine: whose measures are told the path, the status and the seconds of each request.
         keys: one of which a request has to have, but for those about health.
-        origins: of other sites whose pages may ask for tools; '*' for any.
         """
         self._engine = engine
         self._app, self._hosts, self._seconds = app, frozenset(host.lower() for host in hosts), seconds
-        self._keys, self._free, self._origins = keys, api_routes.free(), origins
+        self._keys, self._free = keys, api_routes.free()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -117,7 +112,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+                message = {**message, "headers": [*message["headers"], *Headers(_HEADERS).raw]}
             await send(message)
 
         async def refuse(status: int, why: str, code: str = "", **more: str) -> None:
@@ -130,8 +125,8 @@ class Guard:
             elif self._keys and path not in self._free and not self._keys.admits(headers):
                 why = "a key is needed that the server knows: send the header 'Authorization: Bearer KEY'"
                 await refuse(401, why, "invalid_api_key", **{"www-authenticate": "Bearer"})
-            elif path == mcp_server.PATH and not self._may_ask(headers.get("origin", "")):
-                await refuse(403, "pages of that site may not ask for tools here: see config.serve.origins")
+            elif path == mcp_server.PATH and not self._is_own(headers.get("origin", "")):
+                await refuse(403, "pages of other sites may not ask for tools")
             else:
                 async with asyncio.timeout(seconds):
                     await self._app(scope, receive, send_guarded)
@@ -140,12 +135,12 @@ class Guard:
                 await refuse(503, f"no answer within {seconds:g} seconds: try again later", **{"retry-after": "1"})
         finally:
             named = path if path in self._seconds else "other"
-            self._engine.measures.answered(named, status, time.perf_counter() - began)
+            self._engine.measures.requests.labels(named, status).inc()
+            self._engine.measures.seconds.labels(named).observe(time.perf_counter() - began)
 
-    def _may_ask(self, origin: str) -> bool:
-        """Whether tools may be asked for by who sends a page's origin, as the Model Context Protocol has it."""
-        is_named = origin.lower() in self._origins or "*" in self._origins
-        return not origin or is_named or _name(origin.partition("//")[2]) in self._hosts
+    def _is_own(self, origin: str) -> bool:
+        """Whether a page's origin is this server or none, as the Model Context Protocol has it."""
+        return not origin or _name(origin.partition("//")[2]) in self._hosts
 
 
 def local_names(host: str) -> tuple[str, ...]:

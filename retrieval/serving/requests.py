@@ -1,7 +1,6 @@
 """What may be asked: operations and their fields, each of which is read or refused with a sentence, and described."""
 
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +12,8 @@ from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 
 Values = dict[str, Any]
 """The values of a request's fields."""
+
+OTHERS = "others"  # JSON of another server's protocol
 
 _JSON = "application/json"
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
@@ -71,9 +72,8 @@ class Operation(NamedTuple):
     Attributes:
       what: it gives, in words.
       answer: takes the engine, and the values of the fields by their names; gives what `responses.response` takes.
-      gives: the name of its answer's schema; '' where that is no JSON.
+      gives: the name of its answer's schema, or OTHERS; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
-      lacks: what a run may lack for it.
       is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is, and the
         address may have fields of text, too.
       example: the fields of a request, for the description.
@@ -86,7 +86,6 @@ class Operation(NamedTuple):
     gives: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()
-    lacks: str = ""
     is_foreign: bool = False
     example: Values | None = None
 
@@ -99,15 +98,24 @@ class Operation(NamedTuple):
             has any.
         """
         if not self.fields:
-            return dict(request.path_params)  # whatever a monitor adds to the address
-        fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
-        if is_post and not self.is_foreign and (name := next(iter(request.query_params), None)) is not None:
-            raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
-        longest = limits.inputs_body if self.is_foreign else limits.body
-        values: dict[str, Any] = await _body(request, longest) if is_post else _of_address(request)
+            return {}  # whatever a monitor adds to the address
+        fields, is_post, address = (
+            {field.name: field for field in self.fields},
+            self.method == "POST",
+            request.query_params,
+        )
+        if is_post and not self.is_foreign and address:
+            raise UserError(f"'{_shown(next(iter(address)))}' is in the address: a POST has its fields in its body")
+        if not is_post and (twice := [name for name in address if len(address.getlist(name)) > 1]):
+            raise UserError(f"'{_shown(twice[0])}' is there twice: leave one out; between names of a list are commas")
+        of_address = {**address, **request.path_params}
+        values: dict[str, Any] = of_address
+        if is_post:
+            values = await _body(request, limits.inputs_body if self.is_foreign else limits.body)
         if self.is_foreign:  # some clients let people choose the address alone
-            values = {name: value for name, value in {**request.query_params, **values}.items() if name in fields}
-            values = {name: value for name, value in values.items() if value is not None}
+            values = {
+                name: value for name, value in (of_address | values).items() if name in fields and value is not None
+            }
         for name in values:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)
@@ -123,13 +131,8 @@ class Operation(NamedTuple):
         }
 
 
-def _of_address(request: Request) -> dict[str, str]:
-    counts = Counter(name for name, _ in request.query_params.multi_items())
-    if (twice := next((name for name, count in counts.items() if count > 1), None)) is not None:
-        raise UserError(
-            f"'{terminal.one_line(twice)[:100]}' is there twice: leave one out; between names of a list are commas"
-        )
-    return dict(request.query_params)
+def _shown(name: str) -> str:
+    return terminal.one_line(name)[:100]
 
 
 async def _body(request: Request, longest: int) -> dict[str, Any]:
@@ -171,11 +174,6 @@ def document(longest: int) -> dict[str, Any]:
     return {"anyOf": [text(longest), {"$ref": "#/components/schemas/Document"}]}
 
 
-def one_or_several(longest: int, most: int) -> dict[str, Any]:
-    """A text, or a list of texts."""
-    return {"anyOf": [text(longest), several(text(longest), most)]}
-
-
 def several(of: dict[str, Any], most: int) -> dict[str, Any]:
     """A list of at least one and at most so many."""
     return {"type": "array", "minItems": 1, "maxItems": most, "items": of}
@@ -203,7 +201,8 @@ def _check(schema: dict[str, Any], value: Any, name: str) -> None:
     if "anyOf" in schema:
         one, other = schema["anyOf"]
         if "$ref" in other:  # a text, or a record, whose other parts are checked where it is used
-            _check(one, value.get("text") if isinstance(value, dict) else value, f"{name}.text")
+            is_record = isinstance(value, dict)
+            _check(one, value.get("text") if is_record else value, f"{name}.text" if is_record else name)
         else:
             _check(other if isinstance(value, list) else one, value, name)
     elif "enum" in schema:

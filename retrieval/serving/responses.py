@@ -14,7 +14,7 @@ from retrieval.serving.batching import BusyError
 VALUE, EMPTY, MANY = "value", "empty", "many"
 
 _TEI_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-_HTTP = {404: "there is no such address: see /api", 405: "this address takes another method"}
+_HTTP = {404: "there is no such address: see /openapi.json", 405: "this address takes another method"}
 
 
 class RefusedError(Exception):

@@ -38,13 +38,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            why = f"port {port} of {host} is taken: end what listens there, or set config.serve.port to another one"
-        elif error.errno == errno.EACCES:
-            why = f"no permission to listen at port {port} of {host}: set config.serve.port to one above 1023"
-        else:
-            why = f"cannot listen at {host}, port {port} ({error.strerror or error}): mend config.serve.host"
-        raise UserError(why) from error
+        why = "it is taken" if error.errno == errno.EADDRINUSE else error.strerror or error
+        remedy = "set config.serve.port to another one, or mend config.serve.host"
+        raise UserError(f"cannot listen at {host}, port {port} ({why}): {remedy}") from error
 
 
 def run(

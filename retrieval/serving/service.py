@@ -1,7 +1,6 @@
 """What a server answers with: functions over one state of a run, the JSON of hits and answers, and the next state."""
 
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -71,9 +70,8 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
         answerer.compile()
-        answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
-        answer(_WORD, [Hit("", "", _WORD, 0.0)])
-        parts |= {"answer": answer, "paragraphs": answerer.paragraphs}
+        answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
+        parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
     return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts)
 
 
@@ -131,16 +129,18 @@ def answered(service: Service, query: str, k: int, came: float) -> bytes:
         {"answer": each.text, "score": each.score, "start": each.start, "end": each.end} | {"hit": each.hit._asdict()}
         for each in service.answer(query, lists[system], k)
     ]
-    milliseconds = round((time.perf_counter() - came) * 1000, 2)
-    return written({"query": query, "milliseconds": milliseconds, "system": system, "answers": answers})
+    return _written(query, came, system=system, answers=answers)
 
 
 def _answer(service: Service, query: Query, lists: dict[str, list[Hit]]) -> bytes:
     systems = {name: [hit._asdict() for hit in lists[name][: query.k]] for name in query.systems}
     if query.details:
         _add_details(service, query.text, systems.values())
-    milliseconds = round((time.perf_counter() - query.came) * 1000, 2)
-    return written({"query": query.text, "milliseconds": milliseconds, "systems": systems})
+    return _written(query.text, query.came, systems=systems)
+
+
+def _written(query: str, came: float, **rest: Any) -> bytes:
+    return written({"query": query, "milliseconds": round((time.perf_counter() - came) * 1000, 2), **rest})
 
 
 def _add_details(service: Service, query: str, lists: Collection[list[dict[str, Any]]]) -> None:

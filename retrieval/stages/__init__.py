@@ -1,5 +1,5 @@
 """The stages of the trunk, one a file."""
 
-_FILES = "encode evaluate export handover index inspect mine pairs plan prepare report search serve sets teacher train"
+_FILES = "adopt encode evaluate export handover index inspect mine pairs plan prepare report search serve sets teacher"
 
-NAMES = {"stage": {name: name for name in _FILES.split()} | {"serve": "serve mcp"}}
+NAMES = {"stage": {name: name for name in (*_FILES.split(), "train")} | {"serve": "serve mcp"}}

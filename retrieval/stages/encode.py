@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,42 +46,34 @@ from retrieval.search.vector_codes import FLOAT32, Form
 
 _log = logging.getLogger(__name__)
 
-_OUTSIDE = "values outside of the ranges"
 _CALIBRATED = 10_000  # candidates, spread evenly, that the ranges of int8 are from
 
 
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the baselines."""
     vocabulary, config, items = run.load_vocabulary(), of_towers(run), collections(run)
-    mesh = local_mesh(config)  # every host has shards of its own
+    size, fields = len(vocabulary), run.config.encode
+    systems = {TRAINED: lambda: load_towers(run, size)}
+    systems |= {UNTRAINED: lambda: towers_of(config, size)} if fields.untrained else {}
+    systems |= {START: lambda: trained_run.load_start(run, config, size)} if fields.start else {}
     configs = {item.name: _with_prompts_of(item.name, config, vocabulary) for item in items}
     # Prompts that are not pooled end in different places, and these are a part of the program.
-    embedders = {tuple(own.model.pool_from): own for own in configs.values()}
-    embedders = {places: Embedder(own, vocabulary, mesh) for places, own in embedders.items()}
+    places = {name: tuple(own.model.pool_from) for name, own in configs.items()}
+    mesh = local_mesh(config)  # every host has shards of its own
+    embedders = {places[name]: Embedder(own, vocabulary, mesh) for name, own in configs.items()}
     same, counts = repeated(items), {}
-    for system, towers in _systems(run, config, vocabulary).items():
+    for system, towers in systems.items():
         params = parameters_of(towers())
         for item in items:
             if item.name == CORPUS and system in BASELINES:
                 continue
-            own = configs[item.name]
-            encoder = _Encoder(run, item, system, own, vocabulary, embedders[tuple(own.model.pool_from)], params)
+            own, first = configs[item.name], same.get(item.name)
+            encoder = _Encoder(run, item, system, own, vocabulary, embedders[places[item.name]], params)
             if item.name != CORPUS:
                 counts |= encoder.write_queries()
-            first = same.get(item.name)
             has_prompt = first and configs[first.name].data.document_prefix != own.data.document_prefix
             counts |= encoder.write_candidates(None if has_prompt else first)
     return counts
-
-
-def _systems(run: Run, config: ConfigDict, vocabulary: Vocabulary) -> dict[str, Callable[[], Any]]:
-    """What gives the towers of each system."""
-    systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
-    if run.config.encode.untrained:
-        systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
-    if run.config.encode.start:
-        systems[START] = lambda: trained_run.load_start(run, config, len(vocabulary))
-    return systems
 
 
 class _Encoder:
@@ -101,25 +93,25 @@ class _Encoder:
         config: has the prompts of the collection.
         params: of the system's towers.
         """
-        self._run, self._item, self._system = run, item, system
-        self._config, self._vocabulary = config, vocabulary
+        self._run, self._item, self._system, self._config = run, item, system, config
+        self._vocab_size, self._folder = len(vocabulary), item.embeddings(system)
         self._embed_queries, self._embed_documents = embedder.queries(params), embedder.documents(params)
-        self._folder = item.embeddings(system)
         self._maker = _maker(config, vocabulary, params)
         self._older = _older(run, self._folder, self._maker)
+        self._query_rows = lambda texts: [[ids] for ids in query_tokens(config, vocabulary, texts)]
         self._windows = functools.partial(candidate_windows, config, vocabulary)
         self._sizes = {"longest": longest_text(config), "multiple": local_mesh(config).size}
         self._sizes["batch_tokens"] = config.encode.batch_tokens
 
     def write_queries(self) -> dict[str, Any]:
         """Writes those of the set, and by the trained towers of validation; returns what a text costs."""
-        queries = beir.read_queries(self._run.sets / self._item.name / "queries.jsonl")
-        self._write_queries("queries", queries)
-        if self._system != TRAINED:
-            return {}
-        if self._item.name == held_out_questions.split_set(self._run):
-            self._write_queries("validation", held_out_questions.validation(self._run)[0])
-        return {costs.of_set(self._item.name): self._operations(list(queries.values()))}
+        name, is_trained = self._item.name, self._system == TRAINED
+        kinds = {"queries": beir.read_queries(self._run.sets / name / "queries.jsonl")}
+        if is_trained and name == held_out_questions.split_set(self._run):
+            kinds["validation"] = held_out_questions.validation(self._run)[0]
+        for kind, texts in kinds.items():
+            self._write(kind, texts.items(), len(texts), self._query_rows, self._embed_queries, self._form(FLOAT32))
+        return {costs.of_set(name): self._operations(list(kinds["queries"].values()))} if is_trained else {}
 
     def write_candidates(self, first: Collection | None) -> dict[str, Any]:
         """Writes those of the collection; returns counts.
@@ -127,28 +119,17 @@ class _Encoder:
         Args:
           first: a collection with the same candidates and prompt that is encoded already.
         """
-        name, shard_size = self._item.name, self._config.encode.shard_size
-        total, form = sum(1 for _ in self._item.candidates()), self._form()
+        name, form = self._item.name, self._form()
+        total = sum(1 for _ in self._item.candidates())
         counts = {f"{name}, {self._system}": total}
         if first:
             _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
-            encoding.copy(first.embeddings(self._system), self._folder, "candidates", total, shard_size)
+            source = first.embeddings(self._system)
+            encoding.copy(source, self._folder, "candidates", total, self._config.encode.shard_size)
         else:  # they are read as they are encoded: a collection may be larger than the memory
-            texts = ((item.id, item) for item in self._item.candidates())
-            form = self._calibrated(form, total)
+            texts, form = ((item.id, item) for item in self._item.candidates()), self._calibrated(form, total)
             self._write("candidates", texts, total, self._windows, self._embed_documents, form)
-        if form.has_range:
-            clipped = hosts.on_first(functools.partial(encoding.clipped, self._folder, "candidates"))
-            counts[f"{name}, {self._system}, {_OUTSIDE}"] = clipped
-            _log.info("%s, %s: %s %s of %s", name, self._system, f"{clipped:,}", _OUTSIDE, form.precision)
         return counts
-
-    def _write_queries(self, kind: str, queries: Mapping[str, str]) -> None:
-        def rows_of(texts: Sequence[str]) -> list[list[list[int]]]:
-            return [[ids] for ids in query_tokens(self._config, self._vocabulary, texts)]
-
-        form = self._form(FLOAT32)
-        self._write(kind, queries.items(), len(queries), rows_of, self._embed_queries, form)
 
     def _write(
         self, kind: str, texts: Iterable[tuple[str, Any]], total: int, rows_of: Any, embed: encoding.Embed, form: Form
@@ -179,12 +160,11 @@ class _Encoder:
 
     def _operations(self, queries: Sequence[str]) -> dict[str, float]:
         """The operations to encode a query and a passage of the set."""
-        rows = query_tokens(self._config, self._vocabulary, encoding_cost.some(queries, len(queries)))
-        total = sum(1 for _ in self._item.candidates())
-        windows = self._windows(encoding_cost.some(self._item.candidates(), total))
-        count = functools.partial(encoding_cost.operations, self._config, len(self._vocabulary), build=towers_of)
+        candidates = encoding_cost.some(self._item.candidates(), sum(1 for _ in self._item.candidates()))
+        rows, windows = self._query_rows(encoding_cost.some(queries, len(queries))), self._windows(candidates)
+        count = functools.partial(encoding_cost.operations, self._config, self._vocab_size, build=towers_of)
         return {
-            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), [[ids] for ids in rows]),
+            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), rows),
             costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
         }
 
@@ -226,18 +206,11 @@ def _with_prompts_of(name: str, config: ConfigDict, vocabulary: Vocabulary) -> C
 
 
 def check_start(run: Run) -> None:
-    """Checks that the towers before training can be encoded, where they are asked for.
-
-    Raises:
-      UserError: training does not start from any, or they have changed.
-    """
+    """Checks that the towers before training can be encoded, where they are asked for."""
     if run.config.encode.start:
         trained = run.owner("train")
         if not trained.config.train.init_from:
-            raise UserError(
-                "config.encode.start=True evaluates what config.train.init_from names, and that names none: set one of "
-                "the two"
-            )
+            raise UserError("config.encode.start=True evaluates what config.train.init_from names: set one of the two")
         initial_parameters.start_of(trained.config).check(trained)
 
 
@@ -253,12 +226,12 @@ def over_texts(kind: TrainedKind, field: str) -> dict[str, Any]:
     def named(config: ConfigDict) -> str:
         return values_of(config, [field])[field]
 
-    texts = Read("sets", must_match=True), "prepare"
+    texts, full = (Read("sets", must_match=True), "prepare"), f"config.{field}"
     return {
-        "check": (lambda run: kind.check(run, named(run.config), f"config.{field}"), devices.check),
+        "check": (lambda run: kind.check(run, named(run.config), full), devices.check),
         "reads": lambda config: (*texts, *of_pairs(config), *ranked_lists.train_unless(named(config))),
-        "files": lambda run: kind.inputs(run, named(run.config), f"config.{field}"),
-        "fetch": lambda run: kind.fetch(run, named(run.config), f"config.{field}"),
+        "files": lambda run: kind.inputs(run, named(run.config), full),
+        "fetch": lambda run: kind.fetch(run, named(run.config), full),
         "also_reads": ("encode.batch_tokens",),
         "on_every_host": True,
     }

@@ -50,38 +50,29 @@ def check(config: ConfigDict) -> None:
     """Checks the metrics, the run files and what is to be fused.
 
     Raises:
-      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; or
-        what is to be fused does not fit.
+      UserError: a metric is unknown, or looks deeper than `config.evaluate.depth`; a file is missing; or what is to be
+        fused does not fit.
     """
-    files_of_others = ranked_lists.run_files(config.runs.files)
-    if not config.base:
-        names_of_sets = [name for named in named_sets(config) for name in named.form.names(named.value)]
-        _check_one_set(files_of_others, names_of_sets)
+    sets, depth = list(named_sets(config)), config.evaluate.depth
+    names_of_sets = [] if config.base else [name for named in sets for name in named.form.names(named.value)]
+    _check_one_set(ranked_lists.run_files(config.runs.files), names_of_sets)
     fused.fusing(config.fuse)
-    names = tuple(config.evaluate.metrics)
-    if len(set(names)) != len(names):
-        raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
     try:
-        by_judgements, of_answers = metrics.by_kind(names)
+        by_judgements, of_answers = metrics.by_kind(tuple(config.evaluate.metrics))
     except UserError as error:
         raise UserError(f"config.evaluate.metrics: {error}") from error
-    is_judged = {named.form.is_judged for named in named_sets(config)}
+    is_judged = {named.form.is_judged for named in sets}
     of_answers = of_answers or (ANSWERS if False in is_judged else ())
     if not by_judgements and is_judged != {False}:
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
-    if config.evaluate.depth < cutoff(deepest):
-        raise UserError(
-            f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "
-            f"{cutoff(deepest)}"
-        )
+    if depth < cutoff(deepest):
+        raise UserError(f"config.evaluate.depth={depth}: {deepest} needs at least {cutoff(deepest)} results")
 
 
 def _check_one_set(files_of_others: Sequence[RunFile], names: Sequence[str]) -> None:
     if files_of_others and len(names) > 1:
-        raise UserError(
-            f"config.runs.files are of one set, and there are {', '.join(names)}: evaluate them in a run of that set"
-        )
+        raise UserError(f"config.runs.files are of one set, and there are {', '.join(names)}: evaluate each in a run")
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -137,9 +128,8 @@ class _Evaluation:
     def _lists(self, value: Judged) -> tuple[Judged, list[Ranking]]:
         """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
         run, name, depth = self._run, value.name, self._search.depth
-        whole, of_files = ranked_lists.read(
-            self._files, value, run.config.runs.unknown
-        )  # before a search, which is long
+        # Before a search, which is long.
+        whole, of_files = ranked_lists.read(self._files, value, run.config.runs.unknown)
         read = [*ranked_lists.read_searched(run, value), *(ranking.first(whole, depth) for ranking in of_files)]
         collection, validation = open_collection(run, name), None
         is_weighed = collection.has_embeddings() or self._fusing.systems
@@ -148,10 +138,8 @@ class _Evaluation:
         search = self._search._replace(encoding=self._encoded.get(costs.of_set(name), {}))
         lists = [*rankings.Ranker(value, collection, search, validation, self._together).lists(), *read]
         if not lists:
-            raise UserError(
-                f"set '{name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
-                "files in config.runs.files"
-            )
+            way = "add 'index' to config.stages, or name files in config.runs.files"
+            raise UserError(f"set '{name}': there is no index and no run file to evaluate; {way}")
         lists += list(fused.fuse(name, lists, self._fusing, validation.golds if validation else (), depth))
         if same := ranked_lists.same_tag([ranking.system for ranking in lists]):
             raise UserError(f"set '{name}': {same}; give one another name")
@@ -191,8 +179,7 @@ def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Ite
     Args:
       wanted: the metrics; without one those that suit the rule.
     """
-    query_ids = list(value.queries)
-    wanted = metrics_of_judgements(value, wanted)
+    query_ids, wanted = list(value.queries), metrics_of_judgements(value, wanted)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or relevance.PAIR in value.qrels
@@ -203,9 +190,8 @@ def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Ite
 
 def metrics_of_judgements(value: Judged, wanted: Sequence[str]) -> list[str]:
     """Those that are asked for and that the judgements tell: where no grade is high enough, all values would be 0."""
-    highest = max(
-        (grade for qrels in value.qrels.values() for of in qrels.values() for grade in of.values()), default=0
-    )
+    grades = (grade for qrels in value.qrels.values() for of in qrels.values() for grade in of.values())
+    highest = max(grades, default=0)
     return [name for name in metrics.by_kind(wanted)[0] if metrics.least_grade(name) <= highest]
 
 
@@ -214,8 +200,8 @@ def metrics_of_answers(value: Judged, wanted: Sequence[str], depth: int) -> Sequ
 
     Of these, none that looks at more results than there are.
     """
-    _, wanted = metrics.by_kind(wanted)
-    return wanted or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
+    usual = [] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth]
+    return metrics.by_kind(wanted)[1] or usual
 
 
 def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Sequence[str]) -> Iterator[Scores]:
@@ -244,14 +230,13 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
     questions = by_article.Asked(value.queries, value.candidates, value.articles, judged)
-    if not questions.queries:
-        return
-    ids = [questions.queries[place] for place in questions.some(_WITHIN)]
-    for ranking in lists:
-        yield Scores(ranking, "article", questions.queries, questions.anywhere(ranking.rows, HITS))
-    for ranking in lists:
-        if ranking.among:
-            yield Scores(ranking, "within-article", ids, questions.within(ranking.among, _WITHIN, HITS))
+    if questions.queries:
+        ids = [questions.queries[place] for place in questions.some(_WITHIN)]
+        for each in lists:
+            yield Scores(each, "article", questions.queries, questions.anywhere(each.rows, HITS))
+        for each in lists:
+            if each.among:
+                yield Scores(each, "within-article", ids, questions.within(each.among, _WITHIN, HITS))
 
 
 def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict[str, Any]]:
@@ -283,11 +268,8 @@ def _notes(ranking: Ranking) -> dict[str, Any]:
         notes["milliseconds"] = round(1000 * ranking.seconds / len(ranking.rows), 3)
     if ranking.weights:
         notes |= {"weights": [round(weight, 6) for weight in ranking.weights], "validation": ranking.validation}
-    if ranking.parts:
-        notes[costs.PARTS] = list(ranking.parts)
-    if ranking.recall is not None:
-        notes["recall_against_exact"] = round(ranking.recall, 4)
-    return notes
+    notes |= {costs.PARTS: list(ranking.parts)} if ranking.parts else {}
+    return notes | ({} if ranking.recall is None else {"recall_against_exact": round(ranking.recall, 4)})
 
 
 STAGES.register(

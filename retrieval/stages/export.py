@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts, hub, model_folder
@@ -41,25 +43,20 @@ def export(run: Run) -> dict[str, Any]:
     else:
         trained = TrainedTowers.of(run)
         config, prompts = trained.config, trained.prompts
-        package = "" if fields.tei else folders.NEW_PACKAGE
-        options = {"instead": _adapters_of(run) if fields.adapter else None, "package": package}
-        write_model = functools.partial(_write_towers, trained, fields.onnx, **options)
+        adapted = load_adapted(trainer.folder, run.vocab_size, run.config.mesh) if fields.adapter else None
+        write_model = functools.partial(_write_towers, trained, fields, adapted)
         kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
 
     def write() -> None:
-        trained_on = model_card.trained_on(
-            config,
-            trainer.owner("prepare").config.corpus,
-            ",".join(own.pairs.files for own in sources.each(trainer.owner("pairs").config).values()),
-            trainer.owner("sets").config,
-        )
+        pairs = [own.pairs.files for own in sources.each(trainer.owner("pairs").config).values()]
+        corpus, sets = trainer.owner("prepare").config.corpus, trainer.owner("sets").config
         card = model_card.model_card(
             config,
             vocabulary,
             prompts,
             title=run.folder.resolve().name,
             license=fields.license,
-            trained_on=dict(trained_on),
+            trained_on=dict(model_card.trained_on(config, corpus, ",".join(pairs), sets)),
             evaluated=_evaluated(run, step) if results(run) else [],
             onnx=fields.onnx,
         )
@@ -74,52 +71,36 @@ def export(run: Run) -> dict[str, Any]:
     return kind | {"step": step} | pushed
 
 
-def _write_towers(trained: TrainedTowers, onnx: bool, folder: Path, **options: Any) -> None:
-    trained.write(folder, **options)
-    if onnx:
+def _write_towers(trained: TrainedTowers, fields: ConfigDict, adapted: Any, folder: Path) -> None:
+    """Writes towers; with `adapted`, a config and parameters, adapters in place of the encoder of each."""
+    instead = functools.partial(adapters.write, *adapted) if adapted else None
+    trained.write(folder, instead=instead, package="" if fields.tei else folders.NEW_PACKAGE)
+    if fields.onnx:
         onnx_files.write(trained, folder)
 
 
-def _adapters_of(run: Run) -> Callable[[str, Path], None]:
-    """What writes the adapters of a tower in place of the encoder in its folder."""
-    config, params = load_adapted(run.owner("train").folder, run.vocab_size, run.config.mesh)
-    return functools.partial(adapters.write, config, params)
-
-
 def check(run: Run) -> None:
-    """Checks that there is a model which the other libraries can have.
-
-    Raises:
-      UserError: nothing is trained, or an MLM is, or BoW-MLP.
-    """
-    config = run.owner("train").config
-    if "train" not in config.stages:
-        raise UserError(f"stage 'export': config.stages of {run.folder} has no 'train'; name a run that trains towers")
-    if not ((recipe := recipe_of(config)).has_towers or recipe.published_by):
+    """Checks that there is a model which the other libraries can have, and who is to push it."""
+    trainer, fields = run.owner("train"), run.config.export
+    config = trainer.config
+    recipe, wrong = recipe_of(config), ""
+    if not trainer.lists("train"):
+        wrong = f"config.stages of {run.folder} has no 'train'; name a run that trains towers"
+    elif not (recipe.has_towers or recipe.published_by):
         start = f"--config.train.init_from={run.folder}"
-        raise UserError(
-            f"stage 'export': {recipe.label} has no towers; train them from it with {start} and export these"
-        )
-    if config.model.encoder != "transformer":
-        raise UserError(
-            f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers"
-        )
-    if run.config.export.adapter:
+        wrong = f"{recipe.label} has no towers; train them from it with {start} and export these"
+    elif config.model.encoder != "transformer":
+        wrong = f"config.model.encoder={config.model.encoder} is no module of sentence-transformers"
+    elif fields.onnx and recipe.published_by:
+        wrong = f"config.export.onnx=True is of two towers, and this is {recipe.label}: leave it out"
+    if wrong:
+        raise UserError(f"stage 'export': {wrong}")
+    if fields.adapter:
         adapters.check_export(config)
-    if run.config.export.onnx:
-        if recipe.published_by:
-            raise UserError(f"config.export.onnx=True is of two towers, and this is {recipe.label}: leave it out")
+    if fields.onnx:
         onnx_files.check(config)
-
-
-def check_hub(run: Run) -> None:
-    """Checks that what is to be exported can be pushed, if it is to be.
-
-    Raises:
-      UserError: the hub does not answer, or nobody is logged in.
-    """
-    if run.config.export.hub and not is_current(run, "export"):
-        hub.check_login(run.config.export.hub)
+    if fields.hub and not is_current(run, "export"):
+        hub.check_login(fields.hub)
 
 
 def results(run: Run) -> list[Path]:
@@ -150,7 +131,7 @@ STAGES.register(
     "export",
     Stage(
         export,
-        check=(check, check_hub, Run.check_vocabulary, check_towers),
+        check=(check, Run.check_vocabulary, check_towers),
         fields=("export", "encode.truncate", "data.prompts"),
         reads=("prepare", "train", Read("evaluate", any_version=True)),
         files=lambda run: [*results(run), *run.vocabulary_inputs()],

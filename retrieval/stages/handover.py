@@ -40,28 +40,24 @@ _log = logging.getLogger(__name__)
 FOLDER = "handover"
 _CHECKED = 50  # queries of `check.jsonl`
 
-Record = tuple[str, str, str, dict[str, Any]]
-"""Id, title, text and metadata of a row."""
-
 
 def hand_over(run: Run) -> dict[str, Any]:
     """Writes vectors, texts and metadata of a collection as other systems load them; returns what is in each folder."""
     fields, targets = run.config.handover, _targets(run.config.handover.to)
-    collection = _chosen(run, fields.collection)
+    source = _Source(run, _chosen(run, fields.collection))
     metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
     metadata.check_columns(columns)
-    documents = _documents(run, collection, metadata, columns)
+    documents, queries = source.documents(metadata, columns), source.queries()
     for target in targets:
         target.check(documents)
-    queries = _queries(run, collection)
-    check = list(check_lines(*_check_queries(run, collection, _CHECKED), documents))
+    check = list(check_lines(*source.check_queries(_CHECKED), documents))
     metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
     for target in targets:
         counts[target.name] = size = folder.write(out, target, documents, queries, check, run.folder)
         what = ", ".join(f"{count:,} {name}" for name, count in size.items())
-        _log.info("handover: %s, for %s, in %s/%s: %s", collection.name, target.title, out, target.name, what)
-    return {"collection": collection.name} | counts
+        _log.info("handover: %s, for %s, in %s/%s: %s", source.name, target.title, out, target.name, what)
+    return {"collection": source.name} | counts
 
 
 def check(handover: ConfigDict) -> None:
@@ -96,101 +92,91 @@ def _chosen(run: Run, name: str) -> Collection:
     there = {item.name: item for item in collections(run) if item.has_embeddings()}
     name = name or (CORPUS if CORPUS in there else next(iter(there)) if len(there) == 1 else "")
     if name not in there:
-        known = ", ".join(there) or "none"
-        raise UserError(
-            f"config.handover.collection='{name}': name one that {run.display_path} has embeddings of: {known}"
-            + ("" if there else "; --stage=encode makes them, of the corpus with config.encode.corpus=True")
-        )
+        known = ", ".join(there) or "none; --stage=encode makes them, of the corpus with config.encode.corpus=True"
+        what = f"config.handover.collection='{name}'"
+        raise UserError(f"{what}: name one that {run.display_path} has embeddings of: {known}")
     return there[name]
 
 
-def _documents(run: Run, collection: Collection, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
-    """The vectors of a collection. Of passages that were cut into windows each window has a row: ID#0, ID#1, ..."""
-    folder, of_corpus = collection.embeddings(), collection.name == CORPUS
-    ids, rows, texts = _stored(run, collection)
-    counts = [(id, sum(1 for _ in rows)) for id, rows in itertools.groupby(ids)]
-    if (again := next((id for id, count in Counter(id for id, _ in counts).items() if count > 1), None)) is not None:
-        raise UserError(f"{folder}: two passages have the id '{again}', and other systems would keep one: rename it")
-    is_cut = len(counts) < len(ids)
+class _Source:
+    """A collection's texts and the vectors of their rows: a passage, or a window of one."""
 
-    def records() -> Iterator[Record]:
-        for number, (id, passage) in enumerate(itertools.zip_longest(counts, texts()), 1):
-            if id is None or passage is None or id[0] != passage.id:
-                raise UserError(
-                    f"{folder}: passage {number} is '{passage and passage.id}', and its embedding that of "
-                    f"'{id and id[0]}': they are older than the texts; --stage=encode makes them again"
-                )
-            document = passage.id.rpartition(":")[0] if of_corpus and run.prepares else ""
-            said = metadata.of(passage, document, passage.id if is_cut else "")
-            for window in range(id[1]):
-                yield f"{passage.id}#{window}" if is_cut else passage.id, passage.title, passage.text, said
+    def __init__(self, run: Run, collection: Collection):
+        config, self.name, self._folder = of_towers(run), collection.name, collection.embeddings()
+        self._rows, self._ids = StoredRows(self._folder, "candidates"), encoding.load_ids(self._folder, "candidates")
+        self._windows = [(id, sum(1 for _ in rows)) for id, rows in itertools.groupby(self._ids)]
+        self._queries = None  # the corpus has none
+        if collection.name == CORPUS:
+            self._texts: Sequence[Candidate] = own_passages(run, collection)
+        else:
+            self._texts = RowTexts(collection.files)
+            self._queries = beir.read_queries(run.sets / collection.name / "queries.jsonl")
+            config = prompted.of_set(config, run.load_vocabulary(), collection.name)
+        self._prompts, self._are_cut = config.data, collection.name == CORPUS and run.prepares
+        self._model = f"sha256:{files.fingerprint(record_of(run, 'train')['outputs'])}"
 
-    prompt = _prompts(run, collection).document_prefix
-    return _vectors(run, "document", rows, records, prompt, metadata.kinds, columns)
+    def documents(self, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
+        """All rows. Of passages that were cut into windows each window has a row: ID#0, ID#1, ..."""
+        again = next((id for id, count in Counter(id for id, _ in self._windows).items() if count > 1), None)
+        if again is not None:
+            raise UserError(f"{self._folder}: two passages have the id '{again}': rename one, other systems keep one")
+        if len(self._windows) != len(self._texts):
+            counts = f"{len(self._windows):,} passages are embedded, and there are {len(self._texts):,} now"
+            raise UserError(f"{self._folder}: {counts}; --stage=encode makes them again")
+        is_cut = len(self._windows) < len(self._ids)
 
+        def records() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+            for number, ((id, count), passage) in enumerate(zip(self._windows, self._texts), 1):
+                if id != passage.id:
+                    other = f"passage {number} is '{passage.id}', and its embedding that of '{id}'"
+                    raise UserError(f"{self._folder}: {other}: they are older; --stage=encode makes them again")
+                document = id.rpartition(":")[0] if self._are_cut else ""
+                said = metadata.of(passage, document, id if is_cut else "")
+                for window in range(count):
+                    yield f"{id}#{window}" if is_cut else id, passage.title, passage.text, said
 
-def _queries(run: Run, collection: Collection) -> Vectors | None:
-    """The vectors of an evaluation set's queries; None of the corpus, which has none."""
-    if collection.name == CORPUS:
-        return None
-    texts, folder = beir.read_queries(run.sets / collection.name / "queries.jsonl"), collection.embeddings()
-    if list(texts) != encoding.load_ids(folder, "queries"):
-        raise UserError(f"{folder}: embeddings of other queries than the set has now; --stage=encode makes them again")
-    rows, prompt = StoredRows(folder, "queries"), _prompts(run, collection).query_prefix
-    return _vectors(run, "query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()), prompt)
+        return self._vectors("document", self._rows, records, metadata.kinds, columns)
 
+    def queries(self) -> Vectors | None:
+        """Those of an evaluation set."""
+        if (texts := self._queries) is None:
+            return None
+        if list(texts) != encoding.load_ids(self._folder, "queries"):
+            raise UserError(f"{self._folder}: embeddings of other queries than the set has; --stage=encode makes them")
+        rows = StoredRows(self._folder, "queries")
+        return self._vectors("query", rows, lambda: ((id, "", text, {}) for id, text in texts.items()))
 
-def _check_queries(run: Run, collection: Collection, count: int) -> tuple[list[str], np.ndarray]:
-    """The first queries of a set, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E]."""
-    folder = collection.embeddings()
-    if collection.name != CORPUS:
-        texts = beir.read_queries(run.sets / collection.name / "queries.jsonl")
-        return list(texts.values())[:count], StoredRows(folder, "queries")[:count]
-    ids, rows, texts = _stored(run, collection)
-    owners_W, passages = windows.owners(ids), texts()
-    if len(passages) != (embedded := int(owners_W[-1]) + 1):
-        counts = f"{embedded:,} passages are embedded, and there are {len(passages):,} now"
-        raise UserError(f"{folder}: {counts}; --stage=encode makes them again")
-    rows_Q = np.unique(np.linspace(0, len(owners_W) - 1, count).astype(np.int64))
-    return [passages[int(owner)].text for owner in owners_W[rows_Q]], rows[rows_Q]
+    def check_queries(self, count: int) -> tuple[list[str], np.ndarray]:
+        """The first queries, or of the corpus as many passages, evenly spread: texts, and vectors [Q, E]."""
+        if self._queries is not None:
+            return list(self._queries.values())[:count], StoredRows(self._folder, "queries")[:count]
+        rows_Q = np.unique(np.linspace(0, len(self._ids) - 1, count).astype(np.int64))
+        return [self._texts[int(row)].text for row in windows.owners(self._ids)[rows_Q]], self._rows[rows_Q]
 
+    def _vectors(
+        self,
+        side: str,
+        rows: StoredRows,
+        records: Callable[[], Iterator[tuple[str, str, str, dict[str, Any]]]],
+        kinds: Mapping[str, str] = MappingProxyType({}),
+        columns: tuple[str, ...] = (),
+    ) -> Vectors:
+        """Args:
+        records: gives the id, the title, the text and the metadata of each row.
+        """
+        if not len(rows):
+            raise UserError(f"{self._folder}: there is no embedding of a {side} to hand over")
 
-def _stored(run: Run, collection: Collection) -> tuple[list[str], StoredRows, Callable[[], Sequence[Candidate]]]:
-    """The ids of the rows, the rows, and the texts."""
-    folder = collection.embeddings()
-    rows, ids = StoredRows(folder, "candidates"), encoding.load_ids(folder, "candidates")
-    return ids, rows, lambda: own_passages(run, collection) if collection.name == CORPUS else RowTexts(collection.files)
+        def blocks() -> Iterator[Block]:
+            remaining = records()
+            for start in range(0, len(rows), BLOCK):
+                vectors_NE = rows[start : start + BLOCK]
+                texts = zip(*itertools.islice(remaining, len(vectors_NE)), strict=True)
+                ids, titles, texts, metadata = map(list, texts)
+                yield Block(ids, vectors_NE, titles, texts, metadata)
 
-
-def _prompts(run: Run, collection: Collection) -> ConfigDict:
-    config = of_towers(run)
-    if collection.name != CORPUS:
-        config = prompted.of_set(config, run.load_vocabulary(), collection.name)
-    return config.data
-
-
-def _vectors(
-    run: Run,
-    side: str,
-    rows: StoredRows,
-    records: Callable[[], Iterator[Record]],
-    prompt: str,
-    kinds: Mapping[str, str] = MappingProxyType({}),
-    columns: tuple[str, ...] = (),
-) -> Vectors:
-    if not len(rows):
-        raise UserError(f"{run.display_path}: there is no embedding of a {side} to hand over")
-
-    def blocks() -> Iterator[Block]:
-        remaining = records()
-        for start in range(0, len(rows), BLOCK):
-            vectors_NE = rows[start : start + BLOCK]
-            ids, titles, texts, metadata = map(list, zip(*itertools.islice(remaining, len(vectors_NE)), strict=True))
-            yield Block(ids, vectors_NE, titles, texts, metadata)
-        next(remaining, None)  # says that there are more
-
-    model = f"sha256:{files.fingerprint(record_of(run, 'train')['outputs'])}"
-    return Vectors(side, model, rows.shape[1], are_normalised(rows), prompt, len(rows), kinds, columns, blocks)
+        prompt, dim = self._prompts.query_prefix if side == "query" else self._prompts.document_prefix, rows.shape[1]
+        return Vectors(side, self._model, dim, are_normalised(rows), prompt, len(rows), kinds, columns, blocks)
 
 
 STAGES.register(

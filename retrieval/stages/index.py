@@ -25,23 +25,19 @@ _READ = "read"  # beside a collection's indexes: what stages take from the confi
 
 
 def check(config: ConfigDict) -> None:
-    """Checks which indexes are to be built, and their options.
-
-    Raises:
-      UserError: one does not exist or is not of words, or its options do not fit.
-    """
+    """Checks which indexes are to be built, and their options."""
     for kind, options in _all(config):
         kind.check(options)
 
 
 def check_inputs(run: Run) -> None:
-    """Looks into the files that indexes are built from, besides texts.
-
-    Raises:
-      UserError: one is missing or broken.
-    """
+    """Looks into the files that indexes are built from besides texts, and for the stages whose output is read."""
     for kind, options in _all(run.config):
         kind.preview(options)
+    for stage in _further_needs(run.config):
+        if stage not in run.owner(stage).config.stages:
+            way = "add it to config.stages, set config.base to a run that has it, or name a file for the index"
+            raise UserError(f"config.index.words: one is built from what the stage '{stage}' writes: {way}")
 
 
 def _all(config: ConfigDict) -> list[Built]:
@@ -57,24 +53,20 @@ def index(run: Run) -> dict[str, Any]:
     each host its shards of the dense ones.
     """
     words, dense = built_by(run.config)
-    searched = collections(run)
+    searched, built = collections(run), {}
     embedded = needs(run.config.stages) and any(collection.has_embeddings() for collection in searched)
     has_dense = bool(embedded) and _is_available(dense.kind)  # which imports TensorFlow for ScaNN
-    built: dict[str, str] = {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
-    read = _read_of(run.config)
     for collection in searched:
-        hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
+        hosts.tell_all(functools.partial(_note, collection.index(_READ), _read_of(run.config)))
         for kind, options in words:
             texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)
             build = functools.partial(kind.build, texts, options)
             description = hosts.tell_all(functools.partial(_built, kind, collection.index(kind.name), build))
             built[f"{collection.name}, {kind.title}"] = description
-        if has_dense and collection.has_embeddings():
-            description = _build_dense(*dense, collection)
-            if description:
-                built[f"{collection.name}, dense"] = description
-                _log.info("%s: %s", collection.name, description)
+        if has_dense and collection.has_embeddings() and (description := _build_dense(*dense, collection)):
+            built[f"{collection.name}, dense"] = description
+            _log.info("%s: %s", collection.name, description)
     return built
 
 
@@ -93,24 +85,13 @@ def needs(stages: Sequence[str]) -> tuple[str, ...]:
 
 def read(config: ConfigDict) -> list[str | Read]:
     """What the stage reads: texts, their embeddings, and what kinds of index read besides."""
-    further = further_needs(_all(config))
-    return ["prepare", Read("sets", must_match=True), *needs(config.stages), *of_pairs(config), *further]
+    texts = ["prepare", Read("sets", must_match=True), *needs(config.stages), *of_pairs(config)]
+    return [*texts, *_further_needs(config)]
 
 
-def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
+def _further_needs(config: ConfigDict) -> tuple[str, ...]:
     """The stages that kinds of index read besides."""
-    return tuple(dict.fromkeys(stage for kind, options in kinds for stage in kind.stages(options)))
-
-
-def check_stages(run: Run) -> None:
-    """Checks that there are the stages whose output the indexes are built from."""
-    for stage in further_needs(_all(run.config)):
-        if stage not in run.owner(stage).config.stages:
-            raise UserError(
-                f"config.index.words={tuple(run.config.index.words)}: one is built from what the stage '{stage}' "
-                "writes, which is a stage neither of this run nor of its base: add it to config.stages, set "
-                "config.base, or name a file for the index"
-            )
+    return tuple(dict.fromkeys(stage for kind, options in _all(config) for stage in kind.stages(options)))
 
 
 def inputs(run: Run) -> list[Path]:
@@ -135,9 +116,9 @@ def _built(kind: IndexKind, folder: Path, build: Callable[[], SavedIndex]) -> st
     """
     if (folder / files.MANIFEST).exists():
         try:
-            index = kind.load(folder)
+            description = kind.load(folder).description
             _log.info("%s: built before the stage was cut off", folder.name)
-            return index.description
+            return description
         except UserError as error:
             _log.warning("%s; it is built again", error)
     index = build()
@@ -181,7 +162,7 @@ STAGES.register(
     Stage(
         index,
         check_config=(check,),
-        check=(check_inputs, check_stages),
+        check=(check_inputs,),
         fields=("index", "evaluate.depth", "encode.corpus"),
         reads=read,
         files=inputs,

@@ -2,9 +2,9 @@
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -15,8 +15,8 @@ from retrieval.data.examples.tasks.corpus_tasks import PASSAGES, read_training
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Judged
-from retrieval.data.sets.held_out_texts import LEAST, Occurrences, Words, words
+from retrieval.data.sets.beir import Candidate, Judged
+from retrieval.data.sets.held_out_texts import Occurrences, Words, words
 from retrieval.data.tokenizers.prefixes import TextSizes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import display
@@ -32,11 +32,12 @@ _NAME = "inspect.json"
 _TEXTS = 20_000  # passages and labelled queries that it looks at, the first
 
 
-_LONG = f"queries of {LEAST} words or more"
-
-
 class SeenQueries:
-    """Takes what training reads, once for all sets, and counts the queries of each. It holds these alone."""
+    """Takes what training reads, once for all sets, and counts the queries of each. It holds these alone.
+
+    Attributes:
+      first: the first labelled examples.
+    """
 
     def __init__(self, queries: Iterable[str], vocabulary: Vocabulary | None):
         """Args:
@@ -47,17 +48,19 @@ class SeenQueries:
         self._tokens: dict[str, Words] = {}
         if vocabulary:
             self._tokens = dict(zip(texts, map(tuple, vocabulary.encode_batch(texts))))
-        self._known, self._occurrences = set(self._words.values()), Occurrences(self._words.values())
-        self._asked, self._in_positives = set[Words](), set[Words]()
+        self.first: list[Example] = []
+        self._known, self._asked = set(self._words.values()), set[Words]()
+        self._positives: set[bytes] = set()  # digests, 8 bytes each
         self._in_corpus: set[Words] | None = None
         self._left_out = self._sentences = 0
 
     def see_example(self, example: Example) -> None:
         """Takes a labelled query and its positives."""
+        if len(self.first) < _TEXTS:
+            self.first.append(example)
         if (query := words(example.query)) in self._known:
             self._asked.add(query)
-        for text in (part for positive in example.positives for part in (positive.title, positive.text)):
-            self._in_positives.update(self._occurrences.inside(words(text)))
+        self._positives.update(map(grouping.digest, example.positives))
 
     def see_corpus(self, corpus: Path, tasks: Sequence[str], share: float) -> None:
         """Takes what tasks read of a prepared corpus: passages, titles and leads, without what is held out."""
@@ -76,35 +79,24 @@ class SeenQueries:
             what = "sentences that are not trained on, for what is held out has them too"
             yield DataCount("corpus", what, self._left_out, self._sentences)
 
-    def of_set(self, about: str, queries: Sequence[str], is_labelled: bool) -> Iterator[DataCount]:
-        """What training reads of the queries of a set.
-
-        Args:
-          is_labelled: whether there are labelled examples.
-        """
-        if is_labelled:
-            trained = [query for query in queries if self._words[query] in self._asked]
-            yield _count(about, "queries that are trained on", trained, len(queries), is_warning=True)
-            inside = [query for query in queries if self._words[query] in self._in_positives]
-            yield _count(about, f"{_LONG} that stand in a positive of training", inside, len(queries), is_warning=False)
+    def of_set(self, value: Judged, candidates: Iterable[Candidate], sizes: TextSizes | None) -> Iterator[DataCount]:
+        """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
+        about, queries = f"set {value.name}", list(value.queries.values())
+        if sizes:
+            yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length, queries)
+        trained: dict[str, list[str]] = {}
+        if self.first:
+            trained["queries that are trained on"] = [query for query in queries if self._words[query] in self._asked]
         if self._in_corpus is not None:
-            inside = [query for query in queries if self._tokens[query] in self._in_corpus]
             what = "queries that stand in a passage, a title or a lead of the corpus that is trained on"
-            yield _count(about, what, inside, len(queries), is_warning=True)
-
-
-def _count(about: str, what: str, queries: Sequence[str], number: int, is_warning: bool) -> DataCount:
-    return DataCount(about, what, len(queries), number, is_warning and bool(queries), queries[0] if queries else "")
-
-
-class _Learnt(NamedTuple):
-    """Labelled examples: the first, and digests of all positives, 8 bytes each."""
-
-    first: list[Example]
-    positives: set[bytes]
-
-
-_NOTHING = _Learnt([], set())
+            trained[what] = [query for query in queries if self._tokens[query] in self._in_corpus]
+        for what, inside in trained.items():
+            yield DataCount(about, what, len(inside), len(queries), bool(inside), inside[0] if inside else "")
+        if self.first:
+            judged = (grades for qrels in value.qrels.values() for grades in qrels.values())
+            relevant = {id for grades in judged for id, grade in grades.items() if grade > 0}
+            known = sum(text.id in relevant and grouping.digest(text) in self._positives for text in candidates)
+            yield DataCount(about, "relevant passages that are positives of training", known, len(relevant))
 
 
 def inspect(run: Run) -> list[dict[str, Any]]:
@@ -113,28 +105,27 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     Raises:
       UserError: there is nothing to look at.
     """
-    config, most = run.config, _TEXTS
-    vocabulary = run.load_vocabulary() if run.vocabulary else None
-    texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
-    is_labelled = bool(source_paths.split(config.pairs.files) or config.pairs.sources) or run.training.exists()
+    config, vocabulary = run.config, run.load_vocabulary() if run.vocabulary else None
+    texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), _TEXTS)) if run.passages else []
     tasks = task_kind.drawn(config.data.rates, labelled=False) if run.prepares else []
     sets = {name: beir.read_judged(run.sets / name) for name in set_names(run.sets)}
     queries = itertools.chain.from_iterable(value.queries.values() for value in sets.values())
     queried = SeenQueries(queries, vocabulary if tasks else None)
-    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most, queried) if is_labelled else _NOTHING
-    if not (texts or learnt.first):
-        raise UserError(
-            f"--stage=inspect: {run.display_path} has neither a prepared corpus nor labelled examples to look at"
-        )
+    if source_paths.split(config.pairs.files) or config.pairs.sources or run.training.exists():
+        with tempfile.TemporaryDirectory() as folder, labelled_groups.opened(run, Path(folder)) as (groups, _):
+            for example in groups:  # all of them: a test query may be the last
+                queried.see_example(example)
+    if not (texts or queried.first):
+        raise UserError(f"--stage=inspect: {run.display_path} has no prepared corpus and no labelled examples")
     sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     if tasks:
         queried.see_corpus(run.corpus, tasks, config.data.held_out)
-    statistics = records.details(run, "prepare") if run.prepares else None
+    candidates = {name: beir.read_candidates(run.sets / name / "corpus.jsonl") for name in sets}
     counts = [
-        *data_warnings.of_corpus(statistics, texts, sizes),
+        *data_warnings.of_corpus(records.details(run, "prepare") if run.prepares else None, texts, sizes),
         *queried.of_corpus(),
-        *(data_warnings.of_labelled(learnt.first, sizes) if learnt.first else ()),
-        *itertools.chain.from_iterable(_set(value, run.sets, learnt, queried, sizes) for value in sets.values()),
+        *(data_warnings.of_labelled(queried.first, sizes) if queried.first else ()),
+        *(count for name, value in sets.items() for count in queried.of_set(value, candidates[name], sizes)),
     ]
     header = ["about", "what", "number", "of", "%", "", "such as, or why"]
     print(display.markdown(header, [_row(count) for count in counts], left=2))
@@ -142,35 +133,6 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     rows = [count._asdict() for count in counts]
     files.write_json(run.folder / _NAME, rows)
     return rows
-
-
-def _learnt(opened: Callable[[Path], Any], most: int, queried: SeenQueries) -> _Learnt:
-    """Reads all labelled queries: a test query may be the last of them."""
-    first: list[Example] = []
-    positives = set[bytes]()
-    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (groups, _):
-        for example in groups:
-            if len(first) < most:
-                first.append(example)
-            queried.see_example(example)
-            positives.update(map(grouping.digest, example.positives))
-    return _Learnt(first, positives)
-
-
-def _set(
-    value: Judged, folder: Path, learnt: _Learnt, queried: SeenQueries, sizes: TextSizes | None
-) -> Iterator[DataCount]:
-    """What an evaluation set has in common with what training reads, and how many of its queries are cut."""
-    about, queries = f"set {value.name}", list(value.queries.values())
-    if sizes:
-        yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length, queries)
-    yield from queried.of_set(about, queries, is_labelled=bool(learnt.first))
-    if not learnt.first:
-        return
-    relevant = {id for qrels in value.qrels.values() for grades in qrels.values() for id, g in grades.items() if g > 0}
-    candidates = beir.read_candidates(folder / value.name / "corpus.jsonl")
-    known = sum(text.id in relevant and grouping.digest(text) in learnt.positives for text in candidates)
-    yield DataCount(about, "relevant passages that are positives of training", known, len(relevant))
 
 
 def _row(count: DataCount) -> list[Any]:

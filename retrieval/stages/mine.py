@@ -20,6 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.fitting.refresh_kind import MINED
 from retrieval.runs.pairs import hard_negatives, pair_negatives
 from retrieval.runs.pairs.hard_negatives import Searched
 from retrieval.runs.pipeline.records import details, read_record, record_of
@@ -85,11 +86,9 @@ def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str,
     config, source, name = run.config, run.as_seen_by("mine"), held_out_questions.divided_set(run)
     system, stage = config.mine.system, (needs(config.mine.system) or ("sets",))[-1]
     file, searched = run.sets / name / "corpus.jsonl", source.owner(stage)
-    if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
-        raise UserError(
-            f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
-            "same config.sets"
-        )
+    if _candidates(run, name) != _candidates(searched, name):
+        other = f"{searched.folder}: its index is over other candidates than {file.parent}"
+        raise UserError(f"{other}; use a config.base with the same config.sets")
     with hard_negatives.open_questions(run.training, file, needs_answers=needs_answers) as (questions, candidates):
         queries: Any = [question.text for question in questions]
         if system == RANDOM:
@@ -99,7 +98,10 @@ def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str,
             queries = queries if kind.of_words else embedded(source, name, queries)
             options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
             search = open_search(kind, open_collection(source, name), options_of)
-        yield Searched(questions, candidates, queries, search), _provenance(source, stage, system)
+        owner, inputs = source.owner(stage).folder.name, record_of(source, stage)["inputs"]
+        step = details(source, "train")["step"] if "train" in needs(system) else None
+        about = {"system": system, "run": owner, "index": inputs, "step": step}
+        yield Searched(questions, candidates, queries, search), about
 
 
 def check_index(run: Run) -> None:
@@ -109,26 +111,19 @@ def check_index(run: Run) -> None:
         return
     kind = INDEXES.find(system, "config.mine.system")
     for need in needs(system):
-        owner = source.owner(need)
-        if need not in owner.config.stages:
+        if need not in source.owner(need).config.stages:
             way = "put 'index' before 'mine' in config.stages" if kind.of_words else "use config.mine.system=bm25"
-            raise UserError(
-                f"config.mine.system={system} is made by {' and '.join(needs(system))}, and '{need}' is no stage "
-                f"before 'mine': {way}, or set config.base to a run that has it"
-            )
-
-    config = run.config
+            lack = f"config.mine.system={system} needs the stage '{need}' before 'mine'"
+            raise UserError(f"{lack}: {way}, or set config.base to a run that has it")
     is_own = source.owner("index").folder == run.folder  # what a base has is looked at when it is read
-    if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(config)[0]]:
-        raise UserError(
-            f"config.mine.system={system}: no such index is built; it is none of "
-            f"config.index.words={tuple(config.index.words)}: add it there"
-        )
+    if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(run.config)[0]]:
+        built = f"config.index.words={tuple(run.config.index.words)}"
+        raise UserError(f"config.mine.system={system}: no such index is built by {built}: add it there")
 
 
-def _candidates(record: dict[str, Any] | None, name: str) -> str | None:
+def _candidates(run: Run, name: str) -> str | None:
     """The SHA-256 of a set's candidates, by the record of the stage `sets`."""
-    return (record or {}).get("outputs", {}).get(f"sets/{name}/corpus.jsonl")
+    return (read_record(run, "sets") or {}).get("outputs", {}).get(f"sets/{name}/corpus.jsonl")
 
 
 def open_search(
@@ -148,25 +143,14 @@ def open_search(
 
 def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:
     """Questions [Q, E] as the model of a run embeds them, as it has embedded the candidates of the set."""
-    trained, vocabulary, towers = open_trained(source)
-    if not isinstance(towers, TwoTower):
+    trained, vocabulary, model = open_trained(source)
+    if not isinstance(model, TwoTower):
         folder = source.owner("train").folder
         raise UserError(f"{folder}: a masked language model has no towers to mine with: another config.base")
     config = prompted.of_set(of_towers(source.owner("encode")), vocabulary, name)
     config.mesh = trained.mesh
     embedder = Embedder(config, vocabulary, local_mesh(config))
-    tower = embedder.queries(parameters_of(towers))
-    return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
-
-
-def _provenance(source: Run, stage: str, system: str) -> dict[str, Any]:
-    """What was searched; `stage` of `source` made it."""
-    return {
-        "system": system,
-        "run": source.owner(stage).folder.name,
-        "index": record_of(source, stage)["inputs"],
-        "step": details(source, "train")["step"] if "train" in needs(system) else None,
-    }
+    return embedder.embed_rows(embedder.queries(parameters_of(model)), query_tokens(config, vocabulary, texts))
 
 
 def check(run: Run) -> None:
@@ -184,7 +168,7 @@ STAGES.register(
         mine,
         check_config=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
         check=(check,),
-        fields=("mine.system", *hard_negatives.SETTINGS, *pair_negatives.FIELDS),
+        fields=("mine.system", *MINED, *pair_negatives.FIELDS),
         also_reads=("encode.batch_tokens", "encode.shard_size"),
         reads=of_fields(read, "mine.system", "mine.model"),
         files=lambda run: pair_negatives.inputs(run) if run.config.mine.model else run.vocabulary_inputs(),

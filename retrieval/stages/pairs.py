@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -41,9 +40,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     teacher = TeacherScores(path) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
-        # A user's pages of other times are no leak.
-        elsewhere = set() if labelled_groups.of_pages(config) else _evaluated(run.sets, run.training)
-        evaluated = sum(splits.wording(group.query) in elsewhere for group in groups)
+        evaluated = _evaluated(run, groups)
         counts.log("pairs")
         queries = counts.queries  # of the whole pass: a shorter one counts anew
         looked_at = list(itertools.islice(groups, data_warnings.IN_A_RUN))
@@ -61,11 +58,12 @@ def write_pairs(run: Run) -> dict[str, Any]:
         files.write_json(run.pairs / "stats.json", statistics)
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
-        known = statistics["pairs"] + behind
-        share = f"{100 * behind / known:.0f} % of {known}, which is config.pairs.positives"
-        _log.warning("pairs: left out %d %s (%s)", behind, what, share)
+        share = f"{behind / (statistics['pairs'] + behind):.0%}"
+        _log.warning("pairs: left out %d %s (%s of all), which is config.pairs.positives", behind, what, share)
         counts.left_out[what] = behind
-    _warn(run, evaluated)
+    if config.pairs.in_order and config.split.shards != config.data.lanes:
+        way = f"set config.split.shards={config.data.lanes}, which config.data.lanes is"
+        _log.warning("pairs: batches keep the order of the files where every lane has one shard: %s", way)
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     of_queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
@@ -94,22 +92,26 @@ def _hold_out(
     return groups.where(lambda query: splits.wording(query) not in wordings), len(validation.queries)
 
 
-def _warn(run: Run, evaluated: int) -> None:
-    """Warns of an order that is not kept, and of what is trained on and evaluated on."""
-    config, flatters = run.config, "what is measured there will flatter the model"
-    if config.pairs.in_order and config.split.shards != config.data.lanes:
-        _log.warning(
-            "pairs: batches keep the order of the files where every lane has one shard: set config.split.shards=%d, "
-            "which config.data.lanes is",
-            config.data.lanes,
-        )
-    if evaluated:
-        what = "queries are also those of an evaluation set, or held out to validate on"
-        _log.warning("pairs: %d %s: %s", evaluated, what, flatters)
-    both = set(source_paths.split(config.pairs.files)) & set(source_paths.split(run.owner("sets").config.sets.mind))
+def _evaluated(run: Run, groups: Groups | MergedGroups) -> int:
+    """How many examples have a query of an evaluation set, or one that is held out; warns of these."""
+    flatters = "what is measured there will flatter the model"
+    config, mind = run.config, run.owner("sets").config.sets.mind
+    both = set(source_paths.split(config.pairs.files)) & set(source_paths.split(mind))
     if both and not config.sets.mind_split:
-        way_out = "set config.sets.mind_split, or take other files"
-        _log.warning("pairs: %s is trained on and evaluated on: %s; %s", ", ".join(sorted(both)), flatters, way_out)
+        way = "set config.sets.mind_split, or take other files"
+        _log.warning("pairs: %s is trained on and evaluated on: %s; %s", ", ".join(sorted(both)), flatters, way)
+    if labelled_groups.of_pages(config):  # a user's pages of other times are no leak
+        return 0
+    paths = sorted(run.sets.glob("*/queries.jsonl"))
+    queries = set(itertools.chain.from_iterable(beir.read_queries(path).values() for path in paths))
+    if run.training.exists():
+        divided = beir.read_judged(run.training)
+        queries |= {divided.queries[id] for id in divided.qrels[splits.VALIDATION]}
+    wordings = set(map(splits.wording, queries))
+    if count := sum(splits.wording(group.query) in wordings for group in groups):
+        what = "queries are also those of an evaluation set, or held out to validate on"
+        _log.warning("pairs: %d %s: %s", count, what, flatters)
+    return count
 
 
 def _commits(config: ConfigDict) -> dict[str, Any]:
@@ -122,27 +124,18 @@ def _commits(config: ConfigDict) -> dict[str, Any]:
 
 
 def check_lone(config: ConfigDict) -> None:
-    """Checks that pairs without a hard negative can be kept: the place of the negative has a copy of the positive.
-
-    Raises:
-      UserError: a loss would count the copy, or pairs are mined anew.
-    """
-    if not config.pairs.keep_lone:
-        return
-    for name, own in sources.each(config).items():
-        recipe = recipe_of(own)
-        with sources.naming(name):
-            if field := recipe.loss and recipe.loss.counts_copies:
-                (value,) = values_of(own, [field]).values()
-                raise UserError(
-                    f"config.pairs.keep_lone=True: config.{field}={value} would count the copy of a positive as a "
-                    f"second one: set config.pairs.keep_lone=False, or another config.{field}"
-                )
-            if every := own.mine.refresh_every:
-                raise UserError(
-                    f"config.pairs.keep_lone=True and config.mine.refresh_every={every}: what is mined anew has no "
-                    "pairs without a negative; set one of the two back"
-                )
+    """Checks that pairs without a hard negative can be kept: the place of the negative has a copy of the positive."""
+    for name, own in sources.each(config).items() if config.pairs.keep_lone else ():
+        recipe, wrong = recipe_of(own), ""
+        if field := recipe.loss and recipe.loss.counts_copies:
+            wrong = (
+                f"config.{field}={values_of(own, [field])[field]} would count the copy of a positive as a second one"
+            )
+        elif every := own.mine.refresh_every:
+            wrong = f"what config.mine.refresh_every={every} mines has no pairs without a negative"
+        if wrong:
+            with sources.naming(name):
+                raise UserError(f"config.pairs.keep_lone=True: {wrong}; set one of the two otherwise")
 
 
 def check_reader(writer: Run, reader: Run) -> None:
@@ -158,7 +151,7 @@ def check_reader(writer: Run, reader: Run) -> None:
         hard_negatives.check_drawn(config.data.negatives, miner.config.mine.negatives, place)
     source_pairs.check_written(config, writer)
     is_there, theirs = is_done(writer, "pairs"), sources.each(writer.config)
-    least = 0 if examples.unlabelled(config) or config.data.mixed_sources else config.train.batch_size
+    least = 0 if examples.unlabelled(config) else config.train.batch_size
     for name, own in sources.each(config).items():
         folder = folder_of(writer.pairs, name) if name else writer.pairs
         with sources.naming(name):
@@ -172,20 +165,8 @@ def check_reader(writer: Run, reader: Run) -> None:
     if not named or writer is reader:
         return
     if not statistics.exists() or files.read_json(statistics).get("guide") != guide.fingerprint(reader):
-        raise UserError(
-            f"config.train.guide={named}: the labelled pairs of {writer.display_path} have not its embeddings: set it "
-            "there and make them again, or add 'pairs' to config.stages"
-        )
-
-
-def _evaluated(sets: Path, training: Path) -> set[str]:
-    """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
-    folders = [path for path in sets.iterdir() if path.is_dir()] if sets.exists() else []
-    queries = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
-    if training.exists():
-        divided = beir.read_judged(training)
-        queries |= {divided.queries[id] for id in divided.qrels[splits.VALIDATION]}
-    return set(map(splits.wording, queries))
+        lack = f"config.train.guide={named}: the labelled pairs of {writer.display_path} have not its embeddings"
+        raise UserError(f"{lack}: set it there and make them again, or add 'pairs' to config.stages")
 
 
 STAGES.register(

@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,12 +36,8 @@ _log = logging.getLogger(__name__)
 _STEPS = 1000  # where train.epochs counts examples that are not there yet
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 # libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
-_NO_TPU_HERE = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v3-8",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
+_NO_TPU_HERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost"}
+_NO_TPU_HERE |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,16 +112,16 @@ def plan(run: Run) -> dict[str, Any]:
     devices = devices_of(topology)
     if "train" not in run.config.stages:
         _log.warning("plan: config.stages has no 'train': the run trains nothing, and this is what training would take")
-    run = _packed(run, len(devices))
-    config = _with_steps(run.config, lambda: source_batches.epoch_of(run, run.load_vocabulary()))
+    config = _with_data(run, len(devices))
     planned = make_plan(config, run.vocab_size, devices)
-    rows = list(table(planned))
+    rows, step = table(planned), planned.step
     print(display.markdown(["plan", topology or "the devices here"], rows))
     more = {"topology": topology, "fits": planned.fits, "least": planned.least, "estimate": planned.estimate}
     files.write_json(run.folder / "plan.json", dataclasses.asdict(planned) | more)
     if planned.fits is False:
-        what_helps = "\n  ".join(advice(planned, config))
-        raise UserError(f"{_shortage(planned)}; what would help:\n  {what_helps}")
+        what = f"the step needs {_gib(step.peak)} on a device that has {_gib(planned.room)} for it"
+        what = f"the step does not fit, the compiler says: {step.refusal}" if step.peak is None else what
+        raise UserError("\n  ".join([f"{what}; what would help:", *advice(planned, config)]))
     return dict(rows)
 
 
@@ -141,10 +137,7 @@ def devices_of(topology: str) -> Sequence[sharding.Device]:
     if name not in tpus:
         raise unknown_name("chip in config.plan.topology", name, tpus)
     if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
-        raise UserError(
-            f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
-            f"{libraries.install('plan')} (or pip install libtpu==0.0.52)"
-        )
+        raise UserError(f"config.plan.topology={topology} needs the package libtpu: {libraries.install('plan')}")
     for variable, value in _NO_TPU_HERE.items():
         os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")  # no search for a TPU here
@@ -154,41 +147,26 @@ def devices_of(topology: str) -> Sequence[sharding.Device]:
     try:
         return topologies.get_topology_desc(topology, "tpu", **options).devices
     except jax.errors.JaxRuntimeError as error:
-        raise UserError(
-            f"config.plan.topology={topology}: {error}; chips have to be as they are sold, such as "
-            f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
-        ) from error
+        sold = f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
+        raise UserError(f"config.plan.topology={topology}: {error}; take chips as sold, such as {sold}") from error
 
 
-def _packed(run: Run, devices: int) -> Run:
-    """The run with the packed rows that `data.pack.auto` chooses, where the data that says so is there."""
-    if not run.config.data.pack.auto:
-        return run
+def _with_data(run: Run, devices: int) -> ConfigDict:
+    """The config with the packed rows and the steps that follow from the data, as far as that is there."""
+    if run.config.data.pack.auto:
+        try:
+            run = with_rows(run, run.load_vocabulary(), devices)
+        except UserError as error:
+            _log.warning(
+                "plan: config.data.pack.auto chooses rows by data that is not there; each text has one: %s", error
+            )
+    if not run.config.train.epochs:
+        return run.config
     try:
-        return with_rows(run, run.load_vocabulary(), devices)
+        return training_length.with_steps(run.config, source_batches.epoch_of(run, run.load_vocabulary()))
     except UserError as error:
-        _log.warning(
-            "plan: config.data.pack.auto chooses rows by data that is not there, so each text has one: %s", error
-        )
-        return run
-
-
-def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
-    """The config with the steps that `train.epochs` is, as far as the data that says so is there.
-
-    Args:
-      epoch: gives the examples of one.
-    """
-    if not config.train.epochs:
-        return config
-    try:
-        return training_length.with_steps(config, epoch())
-    except UserError as error:
-        _log.warning(
-            "plan: the steps of config.train.epochs=%g are not known yet, so hours are of %d steps: %s",
-            *(config.train.epochs, _STEPS, error),
-        )
-    config = config.copy_and_resolve_references()
+        _log.warning("plan: the steps of config.train.epochs are not known yet, so hours are of %d: %s", _STEPS, error)
+    config = run.config.copy_and_resolve_references()
     config.train.steps = _STEPS
     return config
 
@@ -226,71 +204,56 @@ def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.De
     )
 
 
-def table(planned: Plan) -> Iterator[tuple[str, Any]]:
+def table(planned: Plan) -> list[tuple[str, Any]]:
     """Name and value, for people, of what is known."""
-    return ((name, value) for name, value in _rows(planned) if value is not None)
-
-
-def _rows(planned: Plan) -> Iterator[tuple[str, Any]]:
     chip, step, steps = planned.chip, planned.step, f"{planned.steps:,}"
     cores = f", {chip.cores} per chip" if chip and chip.cores > 1 else ""
-    yield "devices", f"{planned.devices} x {planned.kind}{cores}"
     tensor = f" x tensor {planned.tensor}" if planned.tensor > 1 else ""
-    yield "mesh", f"data {planned.data} x fsdp {planned.fsdp}{tensor}"
-    yield "parameters", planned.parameters
-    yield "a device: parameters and optimizer state", _gib(step.state)
-    yield "a device: arguments of the step", _gib(step.arguments)
-    yield "a device: temporaries", _gib(step.temporaries)
-    yield "a device: peak", _gib(step.peak)
-    yield "a device: memory", _gib(planned.memory)
-    yield "a device: memory that a program may use", _gib(step.limit)
-    yield "fits", {True: "yes", False: "no", None: None}[planned.fits]
-    yield "operations of a step", f"{planned.devices * planned.flops:.4g}"
-    yield "of these computed a second time, or for nothing", f"{1 - planned.useful_flops / planned.flops:.1%}"
-    yield "a step at the peak of matrix products", f"{planned.least:.3f} s"
-    yield f"hours to step {steps}, at least", f"{planned.steps * planned.least / 3600:.1f}"
-    if planned.estimate is None:
-        return
-    yield "a step by the compiler's estimate", f"{planned.estimate:.3f} s"
-    for kind, cycles in step.cycles.items():
-        yield f"of it {kind}", f"{cycles / sum(step.cycles.values()):.1%}"
-    if step.kernels:
-        yield "calls of kernels (fused attention) that it leaves out", f"{step.kernels}: a step takes longer"
-    else:
-        yield f"hours to step {steps} by the estimate", f"{planned.steps * planned.estimate / 3600:.1f}"
+    rows = {
+        "devices": f"{planned.devices} x {planned.kind}{cores}",
+        "mesh": f"data {planned.data} x fsdp {planned.fsdp}{tensor}",
+        "parameters": planned.parameters,
+        "a device: parameters and optimizer state": _gib(step.state),
+        "a device: arguments of the step": _gib(step.arguments),
+        "a device: temporaries": _gib(step.temporaries),
+        "a device: peak": _gib(step.peak),
+        "a device: memory": _gib(planned.memory),
+        "a device: memory that a program may use": _gib(step.limit),
+        "fits": {True: "yes", False: "no", None: None}[planned.fits],
+        "operations of a step": f"{planned.devices * planned.flops:.4g}",
+        "of these computed a second time, or for nothing": f"{1 - planned.useful_flops / planned.flops:.1%}",
+        "a step at the peak of matrix products": f"{planned.least:.3f} s",
+        f"hours to step {steps}, at least": f"{planned.steps * planned.least / 3600:.1f}",
+    }
+    if planned.estimate is not None:
+        total = sum(step.cycles.values())
+        rows["a step by the compiler's estimate"] = f"{planned.estimate:.3f} s"
+        rows |= {f"of it {kind}": f"{cycles / total:.1%}" for kind, cycles in step.cycles.items()}
+        if step.kernels:
+            rows["calls of kernels (fused attention) that it leaves out"] = f"{step.kernels}: a step takes longer"
+        else:
+            rows[f"hours to step {steps} by the estimate"] = f"{planned.steps * planned.estimate / 3600:.1f}"
+    return [(name, value) for name, value in rows.items() if value is not None]
 
 
 def advice(planned: Plan, config: ConfigDict) -> Iterator[str]:
     """Settings that would make a step fit which does not: those that are enough, where the compiler gives numbers."""
     step, rows = planned.step, config.train.chunk_size or config.train.batch_size  # that are computed at a time
-    groups = planned.devices // planned.tensor
+    groups, times = planned.devices // planned.tensor, "more"
     shards = [n for n in range(planned.fsdp + 1, groups + 1) if groups % n == 0]
     chunks = [size for size in reversed(recipe_of(config).chunk_sizes(planned.devices)) if size < rows]
-    times = "more"
     if step.peak is not None and planned.room is not None:
         room, rest = _ROOM * planned.room, step.peak - step.state
-        enough_shards = [n for n in shards if step.state * planned.fsdp / n + rest <= room]
-        enough_chunks = [size for size in chunks if step.state + rest * size / rows <= room]
-        if enough_shards or enough_chunks:
-            shards, chunks = enough_shards, enough_chunks
-        else:  # the most that each can do
-            shards, chunks = shards[-1:], chunks[-1:]
+        shards = [n for n in shards if step.state * planned.fsdp / n + rest <= room]
+        chunks = [size for size in chunks if step.state + rest * size / rows <= room]
         times = f"{math.ceil(step.peak / room)} times as many"
     if config.model.remat != "full" and not config.train.chunk_size:
         yield "config.model.remat=full: of a layer only its input is kept, and the rest computed again"
     if shards:
-        state = _gib(step.state)
-        yield f"config.mesh.fsdp={shards[0]}: devices share parameters and optimizer state, now {state} of each"
+        yield f"config.mesh.fsdp={shards[0]}: devices share parameters and optimizer state, {_gib(step.state)} of each"
     if chunks:
         yield f"config.train.chunk_size={chunks[0]}: fewer rows are computed at a time"
     yield f"{times} chips; or a smaller config.train.batch_size, which trains otherwise"
-
-
-def _shortage(planned: Plan) -> str:
-    """What a step needs that does not fit, and what there is; in the compiler's words where it gives no numbers."""
-    if planned.step.peak is None:
-        return f"the step does not fit, the compiler says: {planned.step.refusal}"
-    return f"the step needs {_gib(planned.step.peak)} on a device that has {_gib(planned.room)} for it"
 
 
 def _gib(count: float | None) -> str | None:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common import libraries
 from retrieval.common.errors import UserError
-from retrieval.config.fields import of_fields, values_of
+from retrieval.config.fields import values_of
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -28,17 +27,17 @@ _log = logging.getLogger(__name__)
 
 def prepare_corpus(run: Run) -> dict[str, Any]:
     """Writes `corpus/`; returns its statistics."""
-    config, limits = run.config, run.config.prepare
+    config, fields = run.config, run.config.prepare
     settings = prepared_corpus.Settings(
         vocabulary=vocabularies.named(config.vocab),
-        vocab_size=config.prepare.vocab_size,
-        lower_case=config.prepare.lower_case,
-        vocab_kind=config.prepare.vocab_kind,
+        vocab_size=fields.vocab_size,
+        lower_case=fields.lower_case,
+        vocab_kind=fields.vocab_kind,
         num_shards=number_of_shards(config, run.lock),
-        limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
-        runner=config.prepare.runner,
-        beam_options=tuple(config.prepare.beam_options),
-        workers=config.prepare.workers,
+        limits=Limits(fields.longest_passage, fields.shortest_paragraph, fields.least_passage, fields.across_sections),
+        runner=fields.runner,
+        beam_options=tuple(fields.beam_options),
+        workers=fields.workers,
     )
     kind, _ = corpus_kind.kind_of(config.corpus)
     source = corpus_kind.open_source(config.corpus, values_of(config, kind.options), run.lock)
@@ -54,27 +53,17 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 
 
 def number_of_shards(config: ConfigDict, lock: Path) -> int:
-    """How many shards the corpus of a config is written to: `prepare.shards`, or fewer of a small corpus.
-
-    Raises:
-      UserError: a file of the corpus is missing.
-    """
+    """How many shards the corpus of a config is written to: `prepare.shards`, or fewer of a small corpus."""
     most, least = config.prepare.shards, config.prepare.shard_size
-    if not least:
-        return most
     kind, parts = corpus_kind.kind_of(config.corpus)
-    if (size := kind.size(parts, lock)) is None:
+    if not least or (size := kind.size(parts, lock)) is None:
         return most
     enough = min(most, max(1, int(size / (least * 2**20))))
     return max(count for count in range(1, enough + 1) if most % count == 0)
 
 
 def shards_of(run: Run) -> int:
-    """How many shards the corpus that a run reads has, or will have.
-
-    Raises:
-      UserError: a file of a corpus that is yet to be prepared is missing.
-    """
+    """How many shards the corpus that a run reads has, or will have."""
     summary = details(run, "prepare") or {}
     return summary.get("shards") or number_of_shards(run.owner("prepare").config, run.lock)
 
@@ -84,33 +73,24 @@ def check_reader(writer: Run, reader: Run) -> None:
     check_shards(reader.config.data.lanes, shards_of(reader), "the corpus, config.prepare.shards")
 
 
-def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
+def inputs(run: Run) -> list[Path]:
     """The files that `prepare` reads."""
-    kind, parts = corpus_kind.kind_of(corpus)
-    paths = kind.inputs(parts, lock)
-    return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(vocab)))]
+    kind, parts = corpus_kind.kind_of(run.config.corpus)
+    vocabulary = vocabularies.files(vocabularies.named(run.config.vocab))
+    return [*kind.inputs(parts, run.lock), *source_paths.existing(vocabulary)]
 
 
-def _check_settings(corpus: str, prepare: ConfigDict) -> None:
+def check_settings(config: ConfigDict) -> None:
     """Checks that the settings of the corpus fit each other."""
-    corpus_kind.kind_of(corpus)
+    fields, longest = config.prepare, config.prepare.longest_passage
+    corpus_kind.kind_of(config.corpus)
     for name in ("shortest_paragraph", "least_passage"):
-        if prepare[name] > prepare.longest_passage:
-            raise UserError(
-                f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
-                f"{prepare.longest_passage}: lower the first or raise the second"
-            )
-    if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
-        raise libraries.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
-    for option in prepare.beam_options:
-        if not option.startswith("--"):
-            raise UserError(
-                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
-                "\"('--region=europe-west4',)\""
-            )
-
-
-check_settings = of_fields(_check_settings, "corpus", "prepare")
+        if fields[name] > longest:
+            raise UserError(f"config.prepare.{name}={fields[name]}: at most config.prepare.longest_passage={longest}")
+    if fields.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
+        raise libraries.missing(f"config.prepare.runner={fields.runner}", "apache-beam", "beam")
+    if wrong := [option for option in fields.beam_options if not option.startswith("--")]:
+        raise UserError(f"config.prepare.beam_options: '{wrong[0]}' is no flag such as '--region=europe-west4'")
 
 
 def check_inputs(run: Run) -> None:
@@ -137,7 +117,7 @@ STAGES.register(
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),
-        files=lambda run: inputs(run.config.corpus, run.config.vocab, run.lock),
+        files=inputs,
         writes=("corpus",),
         protected=Protected(),
     ),

@@ -52,7 +52,7 @@ def search(run: Run) -> None:
         for several in queries:
             for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):
                 system = answering.system_that_is_read(lists)
-                answer = next(iter(reader.answers(query, lists[system], system=system)), None) if reader else None
+                answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
                 shown = {system: hits[:k] for system, hits in lists.items()}
                 if run.asked.as_json:
                     print(as_json(query, shown, answer, system), flush=True)
@@ -62,28 +62,19 @@ def search(run: Run) -> None:
 
 
 def _queries(request: Asked) -> Iterator[Sequence[str]]:
-    """The queries, as many at once as are there.
-
-    Raises:
-      UserError: there is none.
-    """
-    if request.query.strip() and request.queries:
-        raise UserError("--query and --queries are both there: leave one out")
+    """The queries, as many at once as are there."""
+    if bool(request.query.strip()) == bool(request.queries):
+        ways = "--query='how do I read a zip archive', --queries=FILE, or --queries=- for what is typed"
+        raise UserError(f"--stage=search takes one of {ways}")
     if request.query.strip():
         return iter([[request.query]])
     if request.queries == _STANDARD_INPUT:
         lines = enumerate(sys.stdin.buffer, 1)
         texts = (text_files.decoded(line, f"standard input, line {number}").strip() for number, line in lines)
         return ([text] for text in texts if text)
-    if request.queries:
-        lines = [text.strip() for _, text in text_files.lines(Path(request.queries))]
-        if not lines:
-            raise UserError(f"--queries={request.queries}: no query in it; write one a line")
-        return (lines[start : start + _AT_ONCE] for start in range(0, len(lines), _AT_ONCE))
-    raise UserError(
-        "--stage=search needs a query: --query='how do I read a zip archive', --queries=FILE, or --queries=- for what "
-        "is typed"
-    )
+    if not (lines := [text.strip() for _, text in text_files.lines(Path(request.queries))]):
+        raise UserError(f"--queries={request.queries}: no query in it; write one a line")
+    return (lines[start : start + _AT_ONCE] for start in range(0, len(lines), _AT_ONCE))
 
 
 def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str:

@@ -59,26 +59,20 @@ def fetch(run: Run) -> None:
     answering.fetch(run)
 
 
-def check_reranker(run: Run) -> None:
-    """Checks the reranker, where one is asked for or trained."""
-    if TRAINED["reranker"].is_there(run, run.config.serve.reranker):
-        TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
-
-
-def check_keys(run: Run) -> None:
-    """Checks the file of keys, where there is one."""
+def check(run: Run) -> None:
+    """Checks the towers, the reranker, the reader and the file of keys, where there are such."""
     if run.config.serve.keys_file:
         from retrieval.serving.guard import Keys
 
         Keys(Path(run.config.serve.keys_file))
+    check_towers(run)
+    if TRAINED["reranker"].is_there(run, run.config.serve.reranker):
+        TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
+    answering.check(run)
 
 
 def serve(run: Run) -> None:
-    """Answers until the process is told to end; an index that is made anew meanwhile takes over.
-
-    Raises:
-      UserError: the port is taken, or the corpus has not been indexed.
-    """
+    """Answers until the process is told to end; an index that is made anew meanwhile takes over."""
     from retrieval.serving import app, foreign_routes, guard, server
     from retrieval.serving.engine import Engine
 
@@ -90,7 +84,7 @@ def serve(run: Run) -> None:
     hosts = fields.hosts or guard.local_names(address[0])
     known = guard.Keys(Path(fields.keys_file)) if fields.keys_file else None
     engine = Engine(lambda: current.service, limits(run), name(run))
-    application = app.make_app(engine, hosts, fields.origins, known)
+    application = app.make_app(engine, hosts, known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
@@ -107,38 +101,34 @@ def serve(run: Run) -> None:
 
 
 def open_current(run: Run) -> "Current":
-    """What the indexes of a run answer; `refresh` takes those that have been made in their place.
-
-    Raises:
-      UserError: the corpus has not been indexed.
-    """
+    """What the indexes of a run answer; `refresh` takes those that have been made in their place."""
     from retrieval.serving.service import Current, Service, service_of
-
-    fields = run.config.serve
-    looked_at: dict[tuple, tuple[str, bool]] = {}  # by the states of the records
-
-    def made() -> tuple[str, bool]:
-        """What is read, and whether all of it is whole; records are read where their files have changed."""
-        needs = [(where, other.stage) for other, where in records.needs(run, "serve")]
-        states = tuple(files.state(where.record(stage)) for where, stage in needs)
-        if states not in looked_at:
-            read = [records.read_record(where, stage) for where, stage in needs]
-            outputs = files.fingerprint([record and record.get("outputs") for record in read])
-            looked_at.clear()
-            looked_at[states] = outputs, all(record["done"] for record in read if record)
-        return looked_at[states]
 
     def open_service() -> Service:
         runner.check_read(run, "serve")
         searcher, kind = OwnSearch(run, run.config.evaluate.depth), TRAINED["reranker"]
-        reranker = kind.open(run, fields.reranker, _RERANKER) if kind.is_there(run, fields.reranker) else None
+        model = run.config.serve.reranker
+        reranker = kind.open(run, model, _RERANKER) if kind.is_there(run, model) else None
         return service_of(searcher, reranker, answering.open_answerer(run), limits(run).batch)
 
-    def version() -> str | None:
-        outputs, is_whole = made()
-        return outputs if is_whole else None
+    return Current(open_service, _Version(run))
 
-    return Current(open_service, version)
+
+class _Version:
+    """What a server reads, as its records say it; None while a part of that is being made."""
+
+    def __init__(self, run: Run):
+        self._run, self._states, self._version = run, None, None
+
+    def __call__(self) -> str | None:
+        needs = [(where, other.stage) for other, where in records.needs(self._run, "serve")]
+        states = [files.state(where.record(stage)) for where, stage in needs]
+        if states != self._states:  # records are read where their files have changed
+            read = [records.read_record(where, stage) for where, stage in needs]
+            is_whole = all(record["done"] for record in read if record)
+            outputs = files.fingerprint([record and record.get("outputs") for record in read])
+            self._states, self._version = states, outputs if is_whole else None
+        return self._version
 
 
 def limits(run: Run) -> "Limits":
@@ -158,7 +148,7 @@ def answers_of(function: Callable[[Run], None], check_packages: Callable[[Config
     return Stage(
         function,
         check_config=(check_packages, of_fields(check_hits, "serve.k", "evaluate.depth")),
-        check=(check_keys, check_towers, check_reranker, answering.check),
+        check=(check,),
         also_reads=("serve", "encode.windows", *USES),
         reads=reads,
         files=Run.vocabulary_inputs,

@@ -1,7 +1,6 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
-from retrieval.data.sets.set_format import Given, NamedSets, named_sets
+from retrieval.data.sets.set_format import Given, named_sets
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking.collection import CORPUS
@@ -35,8 +34,7 @@ def write_sets(run: Run) -> dict[str, Any]:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value
     sizes = {name: _size(value) | dict(value.left_out) for name, value in values.items()}
-    split = run.config.split
-    if split.set:
+    if (split := run.config.split).set:
         value = values[split.set]
         values[split.set], training = (
             splits.by_files(value, split.train, split.dev, split.validation, split.seed)
@@ -59,63 +57,41 @@ def write_sets(run: Run) -> dict[str, Any]:
     return sizes
 
 
-def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
+def inputs(run: Run) -> list[Path]:
     """The files that evaluation sets are read from."""
-    return source_paths.existing([path for form, value, options in named for path in form.inputs(value, options)])
+    paths = [path for form, value, options in named_sets(run.config) for path in form.inputs(value, options)]
+    return [*source_paths.existing(paths), *run.vocabulary_inputs()]
 
 
 def check_inputs(run: Run) -> None:
-    """Checks the evaluation sets of a run."""
-    config = run.config
-    check(named_sets(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
-
-
-def check(named: Sequence[NamedSets], divided: str, *, has_base: bool, has_corpus: bool) -> None:
-    """Checks evaluation sets, in seconds.
-
-    Args:
-      divided: the one that is divided for training, '' for none.
-      has_base: whether the run has a base, which may have sets too.
-      has_corpus: whether there is a prepared corpus, or a stage that makes one.
+    """Checks the evaluation sets of a run, in seconds.
 
     Raises:
       UserError: a file is missing or wrong, two sets have one name, or the set to divide cannot be divided.
     """
+    named, divided = list(named_sets(run.config)), run.config.split.set
     for form, value, options in named:
-        form.check(value, options, has_corpus)
+        form.check(value, options, run.prepares)
     is_judged = [(name, form.is_judged) for form, value, _ in named for name in form.names(value)]
-    names = [name for name, _ in is_judged]
+    names = [CORPUS, *(name for name, _ in is_judged)]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
-    if CORPUS in names:
-        raise UserError(
-            f"an evaluation set is named '{CORPUS}', as the prepared corpus is: rename its folder or its file"
-        )
-    _check_divided(divided, dict(is_judged), has_base)
+        other = ", as the prepared corpus is" if twice[0] == CORPUS else ""
+        raise UserError(f"two evaluation sets are named '{twice[0]}'{other}: rename the folder or the file of one")
+    if divided and divided not in names[1:]:
+        of_base = "; sets of config.base do not count, name the set's files in config.sets" if run.config.base else ""
+        raise UserError(f"{unknown_name('set in config.split.set', divided, names[1:])}{of_base}")
+    if divided and not dict(is_judged)[divided]:
+        why = "no passage of open-domain questions is known to be right"
+        raise UserError(f"config.split.set={divided}: {why}: split another set, such as reqa")
 
 
 def check_split(split: ConfigDict) -> None:
-    """Checks that what divides a set goes together.
-
-    Raises:
-      UserError: judgements to train or to validate on are named without what they need.
-    """
+    """Checks that what divides a set goes together."""
     for field, needed in (("train", "set"), ("dev", "train")):
         if split[field] and not split[needed]:
             raise UserError(f"config.split.{field}={split[field]} needs config.split.{needed}: set that too")
     if split.train and split.train == split.dev:
         raise UserError(f"config.split.train and config.split.dev are both {split.dev}: validate on other judgements")
-
-
-def _check_divided(name: str, is_judged: dict[str, bool], has_base: bool) -> None:
-    if name and name not in is_judged:
-        of_base = "; sets of config.base do not count, name the set's files in config.sets" if has_base else ""
-        raise UserError(f"{unknown_name('set in config.split.set', name, is_judged)}{of_base}")
-    if name and not is_judged[name]:
-        raise UserError(
-            f"config.split.set={name}: no passage of open-domain questions is known to be right, so there is no "
-            "positive to train on; split another set, such as reqa"
-        )
 
 
 def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) -> RetrievalSet:
@@ -127,11 +103,10 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
 
 def _size(value: RetrievalSet) -> dict[str, Any]:
     """Queries, candidates, and the right pairs by each rule."""
-    tuples = {
-        f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
-        for rule, qrels in value.qrels.items()
-    }
-    return {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
+    sizes = {"queries": len(value.queries), "candidates": len(value.candidates)}
+    for rule, qrels in value.qrels.items():
+        sizes[f"tuples ({rule})"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+    return sizes
 
 
 STAGES.register(
@@ -143,7 +118,7 @@ STAGES.register(
         fields=("sets", "split", "pairs.format", "pairs.fields"),
         also_reads=("pairs.queries", "pairs.collection"),
         reads=("prepare",),
-        files=lambda run: [*inputs(named_sets(run.config)), *run.vocabulary_inputs()],
+        files=inputs,
         writes=("sets", "training"),
     ),
 )

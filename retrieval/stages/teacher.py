@@ -50,12 +50,9 @@ def teach(run: Run) -> dict[str, Any]:
         lines = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
         hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", lines))
     _log.info("teacher: %d pairs of %d queries", sum(sizes), len(queries))
-    seconds = [seconds for _, seconds in scored if seconds]
-    return {
-        "pairs": sum(sizes),
-        "queries": len(queries),
-        "seconds per pair": round(sum(seconds), 6) if len(seconds) == len(scored) else None,
-    }
+    seconds = [seconds for _, seconds in scored]
+    of_pair = round(sum(seconds), 6) if all(seconds) else None
+    return {"pairs": sum(sizes), "queries": len(queries), "seconds per pair": of_pair}
 
 
 def together(scores: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
@@ -89,15 +86,13 @@ def check_named(model: str) -> None:
     """Checks that there is a teacher."""
     if not source_paths.split(model):
         raise UserError(
-            f"{_FIELD} is empty: name the model whose scores are to be learned, a cross-encoder's or an embedder's "
-            "folder, hf:NAME, or a work directory"
+            f"{_FIELD} is empty: name a cross-encoder's or an embedder's folder, hf:NAME, or a work directory"
         )
 
 
-def _teachers(run: Run) -> Iterator[tuple[TrainedKind, str]]:
+def _teachers(run: Run) -> list[tuple[TrainedKind, str]]:
     """The teachers, each with its kind."""
-    for model in source_paths.split(run.config.teacher.model):
-        yield kind_of(model, _FIELD, run), model
+    return [(kind_of(model, _FIELD, run), model) for model in source_paths.split(run.config.teacher.model)]
 
 
 def check(run: Run) -> None:

@@ -73,13 +73,10 @@ def train(run: Run) -> dict[str, Any]:
                 checkpoints.close()  # here alone: after an error a barrier would wait for hosts that are gone
                 log.close()
                 if hosts.is_anywhere(must_stop.received.is_set()):
-                    raise PreemptedError(
-                        "interrupted after the last step, which is saved: the same command goes on from there"
-                    )
+                    raise PreemptedError("interrupted after the last step: the same command goes on from there")
                 if run.remote:
                     run.remote.get(["checkpoints"])
-    if setup.config.train.steps:
-        _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
+    _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
     return _details(setup, result, earlier, phase)
 
 
@@ -88,29 +85,20 @@ def _earlier_lengths(setup: Setup) -> list[int]:
     before, steps = (read_own_record(setup.run, "train") or {}).get("before"), setup.config.train.steps
     if not before:
         return []
-    _log.warning(
-        "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
-        "steps in one go give",
-        *(before["steps"], steps, steps),
-    )
+    what = f"with the learning rates of {steps}: that is not what as many steps in one go give"
+    _log.warning("train: finished with %d steps, and goes on to %d %s", before["steps"], steps, what)
     return [*before.get("went on from", []), before["steps"]]
 
 
 def _warn_of_result(setup: Setup, result: int | None, phase: Any) -> None:
     """Warns of a training that changed nothing, or came to no second phase."""
-    train, metric = setup.config.train, setup.config.loop.best
-    if phase and phase.step in (None, train.steps):
-        _log.warning(
-            "train: %s rose until the end, so there was no second phase, and no hard negatives; raise "
-            "config.train.steps, or lower config.mine.patience",
-            metric,
-        )
-    if result == 0 and train.steps:
-        _log.warning(
-            "train: no step has a higher %s than config.train.init_from, so that is the result; try another "
-            "config.train.learning_rate, other examples or more steps",
-            metric,
-        )
+    steps, metric = setup.config.train.steps, setup.config.loop.best
+    if phase and phase.step in (None, steps):
+        way = "no second phase, and no hard negatives; raise config.train.steps, or lower config.mine.patience"
+        _log.warning("train: %s rose until the end, so there was %s", metric, way)
+    if result == 0:
+        way = "try another config.train.learning_rate, other examples or more steps"
+        _log.warning("train: no step has a higher %s than config.train.init_from, the result; %s", metric, way)
 
 
 def _details(setup: Setup, result: int | None, earlier: list[int], phase: Any) -> dict[str, Any]:
@@ -133,23 +121,19 @@ def _details(setup: Setup, result: int | None, earlier: list[int], phase: Any) -
 
 def check_data(run: Run) -> None:
     """Checks that there will be shards of what is trained on, which fit, and what a refresh reads."""
-    if is_done(run, "train") or not examples.draws(run):
+    if is_done(run, "train"):
         return
     config, stage = run.config, recipe_of(run.config).examples_of
     if labelled := examples.labelled(config):
-        writer = run.owner(stage)
+        writer, rate = run.owner(stage), f"config.data.rates.{labelled[0]}=0"
         if stage not in writer.config.stages:
-            raise UserError(
-                f"task '{labelled[0]}' has no example, for no stage writes {stage}: add '{stage}' to config.stages and "
-                f"set config.{stage}.{_FILES[stage]} or config.split.set, or set config.data.rates.{labelled[0]}=0"
-            )
+            way = f"set config.{stage}.{_FILES[stage]} or config.split.set, or set {rate}"
+            raise UserError(f"task '{labelled[0]}' has no example: add '{stage}' to config.stages and {way}")
         STAGES[stage].check_reader(writer, run)
     if others := examples.unlabelled(config):
         if not (run.prepares or run.corpus.exists()):
-            raise UserError(
-                f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
-                f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
-            )
+            way = f"set config.base to a run that has it, or config.data.rates.{others[0]}=0"
+            raise UserError(f"task '{others[0]}' needs a prepared corpus: add 'prepare' to config.stages, {way}")
         STAGES["prepare"].check_reader(run.owner("prepare"), run)
     if kind := kind_of(config):
         kind.check_run(run)
@@ -171,10 +155,6 @@ def check_model(run: Run) -> None:
     start = initial_parameters.start_of(config)
     start.check(run)
     start.check_tensors(config)
-    if adapters := train_state.adapters_of(config):
-        adapters.check_start(config)
-    if not config.train.epochs:  # else the steps are known when the data is
-        training_length.warn_of_days(config, lambda: run.vocab_size, mesh)
 
 
 def check_validation(config: ConfigDict) -> None:

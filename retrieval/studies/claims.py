@@ -27,13 +27,13 @@ class Cell:
     metric: str
     over: "Cell | None" = None
 
-    def __str__(self) -> str:
-        return ", ".join(self.key)
-
     @property
     def key(self) -> tuple[str, str, str, str]:
         """What names its row in results.json."""
         return self.system, self.dataset, self.split, self.metric
+
+    def __str__(self) -> str:
+        return ", ".join(self.key)
 
     def at(self, **changes: Any) -> "Cell":
         """The same with another system, dataset, split or metric, or over another cell."""
@@ -92,13 +92,10 @@ class Report(NamedTuple):
     def check(self, known: Collection[str]) -> None:
         """Checks that cells name runs of the study, each once, and that tables are whole."""
         for cell in self.cells:
-            for name in cell.runs:
-                if name not in known:
-                    raise unknown_name(f"run in cell {cell} of the report", name, known)
-            if not cell.runs or len(set(cell.runs)) < len(cell.runs):
-                raise UserError(f"cell {cell}: runs are {list(cell.runs)}; name at least one run, and each once")
-            if cell.over and len(cell.over.runs) != len(cell.runs):
-                raise UserError(f"cell {cell}: {len(cell.runs)} runs over {len(cell.over.runs)}; name one for each")
+            if not set(cell.runs) <= set(known):
+                raise unknown_name(f"run in cell {cell} of the report", min(set(cell.runs) - set(known)), known)
+            if not cell.runs or len(set(cell.runs)) < len(cell.runs) or len((cell.over or cell).runs) != len(cell.runs):
+                raise UserError(f"cell {cell}: name runs, each once, and over another cell as many as that has")
         for table in self.tables:
             for row in table.rows:
                 if len(row.labels) + len(row.cells) != len(table.header) or len(row.paper) > len(row.cells):

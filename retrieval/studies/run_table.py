@@ -49,11 +49,10 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
         with _of_run(name):
             experiment.check(config.runs[name])
         run_config = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
-        paths = {field: path for field, path in values_of(run_config, _PATHS).items() if path}
-        named = {field: path for field, path in paths.items() if path.partition("/")[0] in config.runs}
-        needs = tuple(dict.fromkeys(path.partition("/")[0] for path in named.values()))
-        run_config.update_from_flattened_dict({field: str(folder / path) for field, path in named.items()})
-        entries[name] = Entry(name, Run(run_config, folder / name, LOCK), needs)
+        paths = values_of(run_config, _PATHS)
+        needs = {field: run for field, path in paths.items() if (run := path.partition("/")[0]) in config.runs}
+        run_config.update_from_flattened_dict({field: str(folder / paths[field]) for field in needs})
+        entries[name] = Entry(name, Run(run_config, folder / name, LOCK), tuple(dict.fromkeys(needs.values())))
     try:
         order = list(graphlib.TopologicalSorter({name: entry.needs for name, entry in entries.items()}).static_order())
     except graphlib.CycleError as error:
@@ -62,12 +61,7 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
 
 
 def check_table(table: Mapping[str, Entry]) -> None:
-    """Checks the config of every run: the last one of a study starts after days.
-
-    Raises:
-      UserError: a field of a run has a value that does not fit another field, or the run that its parameters are to
-        start from.
-    """
+    """Checks that the config of every run fits itself, and the run that it starts from: the last starts after days."""
     trained = {str(entry.run.folder): entry.run.config for entry in table.values()}
     for name, entry in table.items():
         config = entry.run.config
@@ -81,16 +75,12 @@ def check_table(table: Mapping[str, Entry]) -> None:
 
 
 def check_sources(study: ConfigDict, entries: Iterable[Entry]) -> None:
-    """Checks what runs read from outside, after `take_table`: the first that reads questions may come after days.
-
-    Raises:
-      UserError: a file is missing, or not what it should be.
-    """
-    empty = [f"config.{name}" for name, value in study.items() if value == ""]
+    """Checks what runs read from outside, after `take_table`: the first that reads questions may come after days."""
+    empty = ", ".join(f"config.{name}" for name, value in study.items() if value == "")
     for entry in entries:
-        with _of_run(entry.name, f"; of the study: empty {', '.join(empty)}" if empty else ""):
-            for stage in ("prepare", "sets"):
-                for check in STAGES[stage].check if stage in entry.run.config.stages else ():
+        with _of_run(entry.name, f"; of the study: empty {empty}" if empty else ""):
+            for stage in entry.run.config.stages:
+                for check in STAGES[stage].check if stage in ("prepare", "sets") else ():
                     check(entry.run)
 
 
@@ -100,17 +90,13 @@ def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
     A run that is trained from scratch, or not at all, goes back to itself.
     """
     runs = {str(entry.run.folder): name for name, entry in table.items()}
-    origins: dict[str, str] = {}
+    origins: dict[str, str] = {}  # '' where nothing is trained
     for name, entry in table.items():  # after those that it needs
-        config, owner = entry.run.config, name
-        while "train" not in config.stages and config.base in runs:
-            owner = runs[config.base]
-            config = table[owner].run.config
-        is_trained = "train" in config.stages
+        config = entry.run.config
+        is_trained = entry.run.lists("train")
         start = config.train.init_from if is_trained else config.base
-        start = runs.get(start, start) or (owner if is_trained else name)
-        origins[name] = origins.get(start, start)
-    return origins
+        origins[name] = (origins[runs[start]] if start in runs else start) or (name if is_trained else "")
+    return {name: origin or name for name, origin in origins.items()}
 
 
 def take_table(table: Mapping[str, Entry], folder: Path) -> None:
@@ -152,17 +138,11 @@ def _is_current(run: Run, stage: str) -> bool:
 
 
 def select(table: Mapping[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
-    """The runs that a pattern names, and those that they need.
-
-    Raises:
-      UserError: a pattern names no run, or there is none.
-    """
-    if not patterns:
-        raise UserError("--only is empty: name runs or patterns of them, --only='a,b*', or leave the flag out")
+    """The runs that patterns name, and those that they need."""
     chosen: set[str] = set()
-    for pattern in patterns:
+    for pattern in patterns or [""]:
         if not (names := fnmatch.filter(table, pattern)):
-            raise unknown_name("run", pattern, table)
+            raise unknown_name("run in --only", pattern, table)
         chosen.update(names)
     for name in reversed(list(table)):
         if name in chosen:

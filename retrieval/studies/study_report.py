@@ -73,15 +73,13 @@ def _texts(cells: Sequence[Cell], paper: Sequence[float | None], results: Result
 
 def _corrected(compared: Sequence[Comparison]) -> list[float | None]:
     """Holm's correction of the p-values over pre-trainings, and by itself of those over questions."""
-    corrected: dict[int, float] = {}
+    corrected: list[float | None] = [None] * len(compared)
+    tested = [(number, each.p_value) for number, each in enumerate(compared) if each.p_value is not None]
     for over_questions in (False, True):
-        family = {
-            number: comparison.p_value
-            for number, comparison in enumerate(compared)
-            if comparison.p_value is not None and bool(comparison.questions) == over_questions
-        }
-        corrected.update(zip(family, significance.holm(list(family.values()))))
-    return [corrected.get(number) for number in range(len(compared))]
+        family = [pair for pair in tested if bool(compared[pair[0]].questions) == over_questions]
+        for (number, _), p_value in zip(family, significance.holm([p_value for _, p_value in family])):
+            corrected[number] = p_value
+    return corrected
 
 
 def _outcome(compared: Comparison, corrected: float | None) -> str:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from retrieval.common.errors import UserError
 from retrieval.evaluation import per_query, result_files, significance
@@ -45,12 +45,10 @@ class Results:
     """The results of the runs of a study, each read once."""
 
     def __init__(self, folder: Path, done: Collection[str], origins: Mapping[str, str] | None = None):
-        """Makes the results of a study.
-
-        Args:
-          folder: of the study, with a sub-folder per run.
-          done: the runs whose results count; of the others there may be some of other settings.
-          origins: run -> the pre-training that it goes back to; a run that is not named starts from scratch.
+        """Args:
+        folder: of the study, with a sub-folder per run.
+        done: the runs whose results count; of the others there may be some of other settings.
+        origins: run -> the pre-training that it goes back to; a run that is not named starts from scratch.
         """
         self._folder, self._done, self._origins = Path(folder), frozenset(done), dict(origins or {})
         self._read: dict[str, dict[Key, float]] = {}
@@ -67,8 +65,15 @@ class Results:
         Raises:
           UserError: a file is damaged, or a value is no fraction.
         """
-        values = [self._value(run, cell) for run in cell.runs]
-        return [_difference(*pair) for pair in zip(values, self.values(cell.over))] if cell.over else values
+        values: list[float | None] = []
+        for run in cell.runs:
+            value, is_time = self.of_run(run).get(cell.key), cell.metric == MILLISECONDS
+            if value is not None and not (
+                isinstance(value, int | float) and (is_time or -1 <= round(value, _DIGITS) <= 1)
+            ):
+                raise UserError(f"{self._folder / run}: {cell} is {value!r}, not a fraction")
+            values.append(value if value is None else round(value if is_time else 100 * value, _DIGITS))
+        return list(map(_difference, values, self.values(cell.over))) if cell.over else values
 
     def origins(self, cell: Cell, place: int) -> set[str]:
         """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
@@ -87,23 +92,14 @@ class Results:
         folders = result_files.folders(self._folder / cell.runs[0])
         return per_query.values_of(per_query.read_all(folders, cell.dataset, cell.split), cell.system, cell.metric)
 
-    def _value(self, run: str, cell: Cell) -> float | None:
-        value = self.of_run(run).get(cell.key)
-        if value is None:
-            return None
-        is_time = cell.metric == MILLISECONDS
-        if not isinstance(value, int | float) or not (is_time or -1 <= round(value, _DIGITS) <= 1):
-            raise UserError(f"{self._folder / run}: {cell} is {value!r}, not a fraction that can be shown in percent")
-        return round(value if is_time else 100 * value, _DIGITS)
-
 
 def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     """What `a` is above `b`, seed by seed: runs are in the order of the seeds, of which one cell may have more.
 
     A seed draws the questions of the test, so that much of what differs between the runs of a cell is in both cells.
     """
-    pairs = zip(results.values(a), results.values(b))
-    differences = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}
+    pairs = enumerate(map(_difference, results.values(a), results.values(b)))
+    differences = {place: value for place, value in pairs if value is not None}
     if not differences:
         return Comparison()
     rests_on = {place: results.origins(a, place) | results.origins(b, place) for place in differences}
@@ -114,10 +110,10 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
         p_value = significance.p_value([round(mean, 3)] * count if are_equal else means)
         margin = None if p_value is None else round(significance.margin(means), _DIGITS)
         return Comparison(mean, margin, p_value, count)
-    cells = [cell for cell in (a, a.over, b, b.over) if cell]
-    shared = not set().union(*rests_on.values()) <= {cell.runs[place] for cell in cells for place in differences}
+    runs = {cell.runs[place] for cell in (a, a.over, b, b.over) if cell for place in differences}
     over = per_query.differences(results.per_query(a), results.per_query(b))
-    return Comparison(mean, None, significance.randomisation(over) if len(over) else None, count, len(over), shared)
+    p_value = significance.randomisation(over) if len(over) else None
+    return Comparison(mean, None, p_value, count, len(over), shared=not set().union(*rests_on.values()) <= runs)
 
 
 def _difference(a: float | None, b: float | None) -> float | None:
@@ -147,18 +143,18 @@ def read_values(folder: Path) -> dict[Key, float]:
     """
     finished = verify_written(folder, _READ)
     values: dict[Key, float] = {}
-    timed: list[Any] = []
-    for row in result_files.rows(result_files.folders(folder)):
+    rows = result_files.rows(result_files.folders(folder))
+    for row in rows:
         key = (row["system"], row["dataset"], row["split"], row["metric"])
         if values.setdefault(key, row["value"]) != row["value"]:
             raise UserError(f"{folder}: {row['value']} is a second value of {', '.join(key)}; evaluate the run again")
-        if row.get("seconds") and row.get("queries"):
-            timed.append(row)
+    timed = [row for row in rows if row["seconds"] and row["queries"]]
     for row in sorted(timed, key=lambda row: row["queries"]):  # some rules of a set judge fewer queries
         values[row["system"], row["dataset"], "latency", MILLISECONDS] = 1000 * row["seconds"] / row["queries"]
     for step, record in result_files.read_training(folder / "metrics" / "train.jsonl"):
         for name, value in record.items():
-            dataset, metric = ("validation", name[11:]) if name.startswith("validation/") else ("batch", name)
+            dataset = "validation" if name.startswith("validation/") else "batch"
+            metric = name.removeprefix("validation/")
             values["training", dataset, f"step {step}", metric] = value
             if dataset == "validation":
                 best = "training", dataset, "best", metric

@@ -36,8 +36,7 @@ class Anchors(NamedTuple):
     """The rows of this device; `scale_BG` and `guide_BH` are as of `Candidates`.
 
     Attributes:
-      own_B: the place among the candidates of what is each anchor's own, and never a negative: its positive, or where
-        the anchor itself and what belongs to it begin.
+      own_B: the place of each anchor's own positive among the candidates.
       limit_BG: a negative with a greater score is taken for a false one, and left out; None for no limit.
       guide_limit_B: the same of the guide's scores.
     """
@@ -97,23 +96,20 @@ def blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:
     return jax.tree.map(cut, candidates), cut(jnp.arange(1, N + 1)) - 1
 
 
-def compare(
-    anchors: Anchors, block: Candidates, number_C: jax.Array, sizes: tuple[int, ...], span: int, own: int = 1
-) -> Scores:
+def compare(anchors: Anchors, block: Candidates, number_C: jax.Array, sizes: tuple[int, ...], span: int) -> Scores:
     """The scores of a block, and what its candidates are.
 
     Args:
       number_C: the number of each candidate, as `blocks` gives it.
       sizes: how many dimensions are compared, ascending.
       span: candidates of a group.
-      own: how many candidates are an anchor's own, from `own_B` on, which it divides.
     """
     parts = [(anchors.embedding_BE[:, a:b], block.embedding_NE[:, a:b]) for a, b in segments(sizes)]
     products = [product("be,ce->bc", anchor_BS, block_CS) for anchor_BS, block_CS in parts]
     score_GBC = jnp.stack(list(itertools.accumulate(products)))
     if anchors.scale_BG is not None:
         score_GBC *= factors(anchors, block)
-    own_BC = anchors.own_B[:, None] == (number_C if own == 1 else number_C // own * own)
+    own_BC = anchors.own_B[:, None] == number_C
     if block.ids_NQ.shape[1] == 1:
         is_positive_BC = contain(anchors.ids_BP, block.ids_NQ[:, 0])
     else:

@@ -63,8 +63,7 @@ class _DataHandler(ocp.CheckpointHandler):
 
     def save(self, directory: Any, args: "_DataArgs") -> None:
         if not is_remote(directory):
-            args.data.save(directory)
-            return
+            return args.data.save(directory)
         with tempfile.TemporaryDirectory() as folder:
             args.data.save(Path(folder))
             for path in Path(folder).iterdir():
@@ -145,12 +144,6 @@ def _drop_damaged(folder: Any) -> None:
         raise UserError(f"{folder}: no checkpoint was good, and all are {where}; the same command starts afresh")
 
 
-def _this_process() -> MultiprocessingOptions:
-    """Of an Orbax that waits for no other process."""
-    process = jax.process_index()
-    return MultiprocessingOptions(process, active_processes={process}, barrier_sync_key_prefix=f"process-{process}")
-
-
 def _absolute(folder: Any) -> Any:
     """The folder as Orbax takes it, which knows of stores from now on.
 
@@ -186,19 +179,21 @@ class Checkpointer:
           alone: this process reads by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
+        score = (lambda scores: scores[best]) if best else None
         if best:
-            policies.append(
-                BestN(get_metric_fn=lambda scores: scores[best], n=1, keep_checkpoints_without_metrics=False)
-            )
+            policies.append(BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False))
+        process, alone_options = jax.process_index(), {}
+        if alone:  # waits for no other process
+            alone_options = {"active_processes": {process}, "barrier_sync_key_prefix": f"process-{process}"}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(policies),
-            best_fn=(lambda scores: scores[best]) if best else None,
+            best_fn=score,
             # Steps are renamed away, and `_seal` deletes them later: a kill leaves no half step in the list.
             todelete_subdir=None if is_remote(folder) else _TRASH,
             cleanup_tmp_directories=not alone,
             temporary_path_class=atomicity.CommitFileTemporaryPath if is_remote(folder) else None,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
-            multiprocessing_options=_this_process() if alone else MultiprocessingOptions(),
+            multiprocessing_options=MultiprocessingOptions(process if alone else 0, **alone_options),
             create=not alone,
         )
         self._folder = _absolute(folder)

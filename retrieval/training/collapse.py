@@ -59,10 +59,8 @@ class Collapse:
           warmup: those of its warm-up.
           history: step and metrics of the lines that were written before the run was cut off.
         """
-        self._sign, self._warmup = sign, warmup
-        self._patience = max(1, int(SHARE * steps))
-        self._collapsed = 0  # lines in a row
-        self._since: int | None = None  # the step of the first of them
+        self._sign, self._warmup, self._patience = sign, warmup, max(1, int(SHARE * steps))
+        self._lines: list[int] = []  # the steps of the lines of a collapsed model, in a row
         for step, metrics in history:
             self._count(step, metrics)
 
@@ -72,21 +70,17 @@ class Collapse:
         Raises:
           UserError: the model has been collapsed for SHARE of the run, behind its warm-up, and in LEAST lines.
         """
-        if not self._count(step, metrics) or self._since is None:
-            return
-        if self._collapsed >= LEAST and step - max(self._since, self._warmup) >= self._patience:
-            raise UserError(f"step {step}: {self._sign.what} since step {self._since}: {self._sign.advice}")
+        self._count(step, metrics)
+        if self._lines[LEAST - 1 :] and step - max(self._lines[0], self._warmup) >= self._patience:
+            raise UserError(f"step {step}: {self._sign.what} since step {self._lines[0]}: {self._sign.advice}")
 
-    def _count(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Counts the lines of a collapsed model; whether this one tells."""
-        value = max((metrics[name] for name in self._sign.metrics if name in metrics), default=None)
-        if value is None:  # such as that of a validation
-            return False
-        if not value < self._sign.least:
-            self._since, self._collapsed = None, 0
-            return True
-        self._collapsed += 1
-        if self._since is None:
-            self._since = step
-            _log.warning("step %d: %s (%.2g)", step, self._sign.what, value)
-        return True
+    def _count(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = [metrics[name] for name in self._sign.metrics if name in metrics]
+        if not values:  # such as the line of a validation
+            return
+        if not max(values) < self._sign.least:
+            self._lines = []
+            return
+        self._lines.append(step)
+        if len(self._lines) == 1:
+            _log.warning("step %d: %s (%.2g)", step, self._sign.what, max(values))

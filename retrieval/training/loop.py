@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,9 @@ _STEPS = "steps.npz"
 _STEP_OF = "step of "  # a metric: steps of other losses lack it
 
 
-class Objective(Protocol):
-    """What is minimised, as its mean over the batch."""
-
-    def __call__(
-        self, params: Any, batch: Mapping[str, jax.Array], key: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns the loss of each example [B], and metrics of each example [B]; 'tokens', those it has, is one.
-
-        Args:
-          batch: its fields, and `step`, how many steps came before.
-          key: of dropout.
-        """
-        ...
+# Of parameters, a batch (its fields, and `step`, how many steps came before) and the key of dropout: the loss of each
+# example [B], whose mean is minimised, and metrics of each [B]; 'tokens', those it has, is one.
+Objective: TypeAlias = Callable[[Any, Mapping[str, jax.Array], jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
@@ -206,8 +196,8 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
             lambda new, old: jnp.where(finite, new, old), (params, opt_state), (trained, state.opt_state)
         )
         skipped = jnp.where(finite, 0, state.skipped + 1)
-        metrics = {"loss": value, "gradient_norm": norm, "skipped": skipped, **metrics}
-        return TrainState(state.step + 1, skipped, frozen.join(params, others), opt_state), metrics
+        state = TrainState(state.step + 1, skipped, frozen.join(params, others), opt_state)
+        return state, {"loss": value, "gradient_norm": norm, "skipped": skipped, **metrics}
 
     return jax.jit(step, donate_argnums=0)
 
@@ -220,7 +210,7 @@ def train(
     settings: Settings,
     hooks: Hooks,
 ) -> TrainState:
-    """Trains from `state` to `settings.steps`. With 0 steps it saves the state as it is.
+    """Trains from `state` to `settings.steps`.
 
     Raises:
       PreemptedError: `hooks.must_stop` says so, and the step is saved.
@@ -231,17 +221,17 @@ def train(
     in_step = jax.default_backend() == "cpu"
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(progress.steps), _Guard(settings)
-    if not last or (hooks.validate and settings.from_model):
+    if hooks.validate and settings.from_model:
         checkpointer.save(0, state.saved(), progress, _validated(hooks, 0, state))
     for step in terminal.progress(range(first + 1, last + 1), desc="train", initial=first, total=last):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
         if hooks.refresh and step > 1:
-            with window.pause():
+            with window.spent("pause"):
                 numbers = hooks.refresh(step - 1, state.params)
             if numbers:
                 hooks.log(step, {f"refresh/{name}": value for name, value in numbers.items()})
-        with window.waiting():
+        with window.spent("waiting"):
             batch = next(progress.batches)
         state, metrics = step_fn(state, batch)
         if in_step:
@@ -260,7 +250,7 @@ def train(
             window = _Window(progress.steps)
         scores = None
         if hooks.validate and (step % settings.validate_every == 0 or step == last):
-            with window.pause():
+            with window.spent("pause"):
                 scores = _validated(hooks, step, state)
             state = hooks.second_phase(step, state, scores) if hooks.second_phase and scores else state
         is_due = step % settings.checkpoint_every == 0 or (hooks.refresh and step % settings.refresh_every == 0)
@@ -286,33 +276,24 @@ class _Window:
     """The steps since the last line of the log, and where the time of those went that this process did."""
 
     def __init__(self, steps: list[Mapping[str, jax.Array | np.ndarray]]):
-        self.steps, self._before = steps, len(steps)
-        self._began = time.perf_counter()
-        self._waited = 0.0
+        self.steps, self._before, self._began = steps, len(steps), time.perf_counter()
+        self._seconds = {"waiting": 0.0, "pause": 0.0}
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around what makes a batch. On an accelerator, steps that were dispatched before run on meanwhile."""
+    def spent(self, kind: str) -> Iterator[None]:
+        """Around what makes a batch ('waiting'; an accelerator runs steps meanwhile), or is no training ('pause')."""
         began = time.perf_counter()
         yield
-        self._waited += time.perf_counter() - began
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Around what is not training."""
-        began = time.perf_counter()
-        yield
-        self._began += time.perf_counter() - began
+        self._seconds[kind] += time.perf_counter() - began
 
     def speed(self, means: Mapping[str, float], cost: Cost | None) -> dict[str, float]:
         """Examples, tokens (no padding) and operations per second, and shares of the time and of the devices' peak."""
-        seconds, steps = time.perf_counter() - self._began, len(self.steps) - self._before
-        speed = {
-            "examples_per_second": steps * means["examples"] / seconds,
-            "input_wait": self._waited / seconds,
-        }
+        seconds = time.perf_counter() - self._began - self._seconds["pause"]
+        steps = len(self.steps) - self._before
+        examples, waited = steps * means["examples"] / seconds, self._seconds["waiting"] / seconds
+        speed = {"examples_per_second": examples, "input_wait": waited}
         if "tokens" in means:
-            speed["tokens_per_second"] = speed["examples_per_second"] * means["tokens"]
+            speed["tokens_per_second"] = examples * means["tokens"]
         if cost:
             speed["flops_per_second"] = steps * cost.flops / seconds
             if cost.peak:
@@ -333,16 +314,14 @@ class _Guard:
     def watch(self, step: int, skipped: jax.Array, batch: Mapping[str, jax.Array]) -> None:
         """Notes a step; raises as `catch_up` does, for steps before."""
         self._unasked.append((step, skipped, batch))
-        if len(self._unasked) > 2:
-            self._ask()
+        self.catch_up(but=2)
 
-    def catch_up(self) -> None:
-        """Raises `UserError` where too many updates in a row were not finite, up to the newest step."""
-        while self._unasked:
-            self._ask()
+    def catch_up(self, but: int = 0) -> None:
+        """Raises `UserError` where too many updates in a row were not finite, up to the newest steps `but` for some."""
+        while len(self._unasked) > but:
+            self._ask(*self._unasked.popleft())
 
-    def _ask(self) -> None:
-        step, skipped, batch = self._unasked.popleft()
+    def _ask(self, step: int, skipped: jax.Array, batch: Mapping[str, jax.Array]) -> None:
         if int(skipped) < self._settings.max_skipped:
             return
         path = self._settings.bad_batches / f"step-{step}-host-{jax.process_index()}.npz"

@@ -99,7 +99,7 @@ class Loss(abc.ABC):
     @property
     def guided_by(self) -> str:
         """The model whose embeddings of an example's texts it takes, `guide` [B, 1 + K, H]; '' for none."""
-        return ""
+        return getattr(self, "guide", "")
 
     def check_batch(self, batch_size: int, negatives: int) -> None:  # noqa: B027 (most take any)
         """Checks that batches of so many examples with so many hard negatives each suit the options."""

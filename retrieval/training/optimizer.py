@@ -17,7 +17,7 @@ from optax import contrib
 from retrieval.common.errors import UserError
 from retrieval.training import schedules
 
-OPTIMIZERS = ("adam", "lamb", "muon", "lion", "adafactor")
+OPTIMIZERS = ("adam", "lamb", "muon")
 _RMS = 0.2  # of AdamW's updates, times the learning rate
 
 
@@ -54,12 +54,8 @@ def make_optimizer(
     """
     rate = schedules.SCHEDULES[schedule](learning_rate, steps, warmup_ratio * steps)
     adam = optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon)
-    scaled = {
-        "muon": lambda: _muon(is_stacked, adam),
-        "lion": lambda: optax.scale_by_lion(b1=0.9, b2=0.99),
-        "adafactor": lambda: _adafactor(is_stacked),
-    }
-    parts = [scaled.get(name, lambda: adam)(), optax.add_decayed_weights(weight_decay, decayed)]
+    scaled = _muon(is_stacked, adam) if name == "muon" else adam
+    parts = [scaled, optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
     if second_rate is None:
@@ -94,33 +90,14 @@ def _muon(is_stacked: Callable[[tuple], bool], rest: optax.GradientTransformatio
     orthogonal = contrib.scale_by_muon(
         beta=0.95, weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates)
     )
-
-    def scale(updates: Any, _: Any) -> Any:
-        return jax.tree.map(lambda update: _RMS * math.sqrt(max(update.shape[-2:])) * update, updates)
+    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(update.shape[-2:])) * update)
 
     def labels(params: Any) -> Any:
         return jax.tree.map_with_path(
             lambda path, leaf: "muon" if _is_matrix(is_stacked, path, leaf) else "adam", params
         )
 
-    return optax.partition({"muon": optax.chain(_in_place(orthogonal), optax.stateless(scale)), "adam": rest}, labels)
-
-
-def _adafactor(is_stacked: Callable[[tuple], bool]) -> optax.GradientTransformation:
-    """Adafactor (Shazeer & Stern 2018): the learning rate is a share of the size of each parameter."""
-    one = optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
-
-    def labels(params: Any) -> Any:
-        return jax.tree.map_with_path(lambda path, _: "layers" if is_stacked(path) else "others", params)
-
-    def init(params: Any) -> Any:
-        return jax.vmap(one.init)(params) if jax.tree.leaves(params) else optax.EmptyState()
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        return jax.vmap(one.update)(updates, state, params) if jax.tree.leaves(params) else (updates, state)
-
-    each = optax.GradientTransformation(init, update)
-    return _in_place(optax.partition({"layers": each, "others": one}, labels))
+    return optax.partition({"muon": optax.chain(_in_place(orthogonal), scale), "adam": rest}, labels)
 
 
 def _in_place(tx: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -189,20 +166,16 @@ def with_masters(optimizer: optax.GradientTransformation) -> optax.GradientTrans
     """
 
     def init(params: Any) -> _Masters:
-        masters = _in_float32(params)
+        masters = optax.tree.cast(params, jnp.float32)
         return _Masters(masters, optimizer.init(masters))
 
     def update(gradient: Any, state: _Masters, params: Any = None) -> tuple[Any, _Masters]:
-        updates, inner = optimizer.update(_in_float32(gradient), state.inner, state.params)
+        updates, inner = optimizer.update(optax.tree.cast(gradient, jnp.float32), state.inner, state.params)
         masters = optax.apply_updates(state.params, updates)
         # The difference is exact, for both are near each other, and `optax.apply_updates` rounds the sum.
         return jax.tree.map(lambda new, old: new - old.astype(jnp.float32), masters, params), _Masters(masters, inner)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
-
-
-def _in_float32(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax.GradientTransformation:

@@ -10,12 +10,12 @@ from retrieval.serving.requests import Limits
 from retrieval.serving.service import Service
 
 
-def client(service=None, limits=None, name="guide", hosts=(), origins=(), keys=None, **parts):
+def client(service=None, limits=None, name="guide", hosts=(), keys=None, **parts):
     """A client of a server of these parts, or of a service."""
     values = {"titles": {"bm25": "BM25"}, "passages": 7, "search": None, "marked": None} | parts
     service = service or Service(**values)
     engine = Engine(lambda: service, limits or Limits(), name)
-    return TestClient(app.make_app(engine, hosts, origins, keys), raise_server_exceptions=False)
+    return TestClient(app.make_app(engine, hosts, keys), raise_server_exceptions=False)
 
 
 class Towers:

@@ -32,7 +32,7 @@ def check_loaded(folder, exported):
         (lambda: model.index(DOCUMENTS, kind="quantised"), "the index 'quantised' is of embeddings"),
         (lambda: model.index(DOCUMENTS, precision="int8"), "an index of kind 'exact' has none"),
         (lambda: model.encode_queries(["a"], prompt="b"), "has its own markers"),
-        (lambda: model.normalizes, "embeds no text as one vector"),
+        (lambda: model.towers, "embeds no text as one vector"),
         (lambda: retrieval.MtebEncoder(exported), "embeds no text as one vector"),
         (lambda: model.index(), "the run has no index 'exact' of its corpus: run the stage"),
         (lambda: retrieval.load(exported, truncate_dim=4), "makes no embeddings"),
@@ -61,7 +61,7 @@ def check_served(run, stage, system):
     service = service_of(own, None, None, 2)
     limits = Limits(k=5, characters=200, texts=2, body=2000, seconds=60, waiting=50, batch=8)
     asked = TestClient(app.make_app(Engine(lambda: service, limits)))
-    answer = asked.get("/api/search", params={"q": query, "k": 3, "systems": system}).json()["systems"]
+    answer = asked.get("/api/search", params={"query": query, "k": 3, "systems": system}).json()["systems"]
     hits = retrieval.load(run.folder).index().search(query, 3)
     assert list(answer) == [system] and len(own.titles) == 2
     assert [hit["id"] for hit in answer[system]] == [hit.id for hit in hits] and len(hits) == 3

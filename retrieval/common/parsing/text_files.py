@@ -4,14 +4,14 @@ The limits are on what is unpacked, not on what is packed: a megabyte of gzip ma
 """
 
 import codecs
+import contextlib
 import csv
 import functools
 import gzip
-import io
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -26,11 +26,11 @@ MOST_OF_JSON = 4 * MOST_BYTES
 MOST_SHOWN = f"{MOST_BYTES >> 20} MiB"
 
 _GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
-_PACKED = re.compile(  # what files begin with that are packed in another way, and no text
-    rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|(?P<_7z>7z\xbc\xaf\x27)"
+# What files begin with that are packed in another way, or are other text.
+_OTHERS = re.compile(
+    rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|"
+    rb"(?P<_7z>7z\xbc\xaf\x27)|(?P<utf_16>\xff\xfe|\xfe\xff)"
 )
-_PIECE = 1 << 20
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
 
@@ -40,18 +40,25 @@ class TooLargeError(UserError):
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, or of what it holds where it is a gzip, whatever its name; UTF-16 is made UTF-8.
+    """The lines of a file, or of what it holds where it is a gzip, whatever its name.
 
     Raises:
-      UserError: it is missing, unreadable, a broken gzip or broken UTF-16, packed in another way, or has a line of more
-        than MOST_BYTES.
+      UserError: it is missing, unreadable, a broken gzip, UTF-16, packed in another way, or has a line of more than
+        MOST_BYTES.
     """
-    yield from _parts(path, _lines)
+    with _opened(path) as file:
+        for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES), b""), 1):
+            if len(line) >= MOST_BYTES and not line.endswith(b"\n"):
+                raise TooLargeError(
+                    f"{path}, line {number}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it"
+                )
+            yield line
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """As `byte_lines`, in pieces of at most `size` characters, wherever lines end."""
-    yield from _parts(path, lambda file: iter(functools.partial(_reads(file)[1], size), b""))
+    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end."""
+    with _opened(path) as file:
+        yield from iter(functools.partial(file.read, size), b"")
 
 
 def whole(path: Path) -> bytes:
@@ -59,14 +66,14 @@ def whole(path: Path) -> bytes:
 
     Raises:
       TooLargeError: it holds more than MOST_BYTES.
-      UserError: as `byte_lines`, but for UTF-16 and other packing.
+      UserError: it is missing, unreadable, or a broken gzip.
     """
-    return _joined(_parts(path, lambda file: iter(lambda: file.read(_PIECE), b"")), path, MOST_BYTES)
+    return _whole(path, MOST_BYTES, is_text=False)
 
 
 def whole_json(path: Path) -> bytes:
-    """As `whole`, of up to MOST_OF_JSON, and UTF-16 is made UTF-8."""
-    return _joined(byte_pieces(path, _PIECE), path, MOST_OF_JSON)
+    """As `whole`, of up to MOST_OF_JSON; UTF-16 and other packing are refused."""
+    return _whole(path, MOST_OF_JSON, is_text=True)
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -128,14 +135,9 @@ def table_rows(path: Path, dialect: Callable[[str], dict[str, Any]]) -> Iterator
 
 def first_character(path: Path) -> str:
     """The first character that is not blank; empty where there is none."""
-    return beginning(path)[:1]
-
-
-def beginning(path: Path) -> str:
-    """The first kilobyte or so with a character that is not blank, from that one on."""
     for piece in byte_pieces(path, 1 << 10):
         if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
-            return text
+            return text[0]
     return ""
 
 
@@ -146,15 +148,6 @@ def decoded(line: bytes, at: str) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
     return text if text.strip() else ""
-
-
-def is_plain(path: Path) -> bool:
-    """Whether `byte_lines` gives the bytes of a file as they are, for it is neither a gzip nor UTF-16.
-
-    Raises:
-      OSError: it cannot be read.
-    """
-    return _beginning(path) not in (_GZIP, *_UTF_16)
 
 
 def required(text: str, name: str, at: str) -> str:
@@ -198,51 +191,30 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
         raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({half[0]!r} at {half.start()})")
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    for number, line in enumerate(iter(functools.partial(_reads(file)[0], MOST_BYTES), b""), 1):
-        if len(line) >= MOST_BYTES and not line.endswith(b"\n"):
-            raise TooLargeError(
-                f"{file.name}, line {number}: longer than {MOST_SHOWN}; is it one record? Split it, or drop it"
-            )
-        yield line
+def _whole(path: Path, most: int, is_text: bool) -> bytes:
+    with _opened(path, is_text) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise TooLargeError(f"{path}: holds more than {most >> 20} MiB; split it")
+    return content
 
 
-def _joined(pieces: Iterable[bytes], path: Path, most: int) -> bytes:
-    kept, size = [], 0
-    for piece in pieces:
-        kept.append(piece)
-        size += len(piece)
-        if size > most:
-            raise TooLargeError(f"{path}: holds more than {most >> 20} MiB; split it")
-    return b"".join(kept)
-
-
-def _reads(file: IO[bytes]) -> tuple[Callable[[int], bytes], Callable[[int], bytes]]:
-    """What reads a line of a file, and some of it: UTF-8 of one that begins with the mark of UTF-16, as of Excel."""
-    beginning = file.read(6)
-    file.seek(0)
-    if packed := _PACKED.match(beginning):
-        way = (packed.lastgroup or "").strip("_")
-        raise UserError(f"{file.name}: packed by {way}; of packed files only gzip is read: unpack it")
-    if not beginning.startswith(_UTF_16):
-        return file.readline, file.read
-    text = io.TextIOWrapper(file, "utf-16", newline="\n")
-    return lambda size: text.readline(size).encode(), lambda size: text.read(size).encode()
-
-
-def _beginning(path: Path) -> bytes:
+@contextlib.contextmanager
+def _opened(path: Path, is_text: bool = True) -> Iterator[IO[bytes]]:
     files.refuse_special(path)
-    with open(path, "rb") as file:
-        return file.read(2)
-
-
-def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[bytes]:
-    """What `cut` makes of the open file."""
     try:
-        with gzip.open(path) if _beginning(path) == _GZIP else open(path, "rb") as file:
-            yield from cut(cast(IO[bytes], file))
-    except UnicodeError as error:
-        raise UserError(f"{path}: not UTF-16, whose mark it begins with ({error}); convert it to UTF-8") from error
+        with open(path, "rb") as plain:
+            is_packed = plain.read(2) == _GZIP
+            plain.seek(0)
+            with gzip.open(plain) if is_packed else plain as opened:
+                file = cast(IO[bytes], opened)
+                if is_text and (other := _OTHERS.match(file.read(6))):
+                    kind = (other.lastgroup or "").strip("_").replace("_", "-")
+                    raise UserError(
+                        f"{path}: this is {kind}; UTF-8 is read, plain or in a gzip: convert it, or unpack it"
+                    )
+                file.seek(0)
+                yield file
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:

@@ -150,12 +150,11 @@ class Artefacts:
             known = {**(sums or {}), **self._sums_of_manifests(stored)}
             here = files.checksums(self.folder, [self.folder / name for name in looks.keys() & stored & known.keys()])
             wanted = {name for name in stored if name not in here or here[name] != known[name]}
-            compared = {name for name in wanted & looks.keys() if _is_below(name, [CONFIG, RECORDS])}
-            before = {name: (self.folder / name).read_bytes() for name in compared}
+            compared = [name for name in wanted & looks.keys() if _is_below(name, [CONFIG, RECORDS])]
+            before = [(self.folder / name).read_bytes() for name in compared]
             self.take(wanted)
             self._known |= self.looks(tops)
-            same = {name for name, content in before.items() if (self.folder / name).read_bytes() == content}
-            return (wanted | gone) - same
+            return (wanted | gone) - {n for n, was in zip(compared, before) if (self.folder / n).read_bytes() == was}
 
     def put(self, tops: Collection[str], deletes: bool = True) -> None:
         """Makes files and folders on the store what they are here; what is not here may stay there.

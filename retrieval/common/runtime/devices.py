@@ -8,9 +8,10 @@ import os
 import platform
 import sys
 import threading
+import traceback
 from typing import Any
 
-from retrieval.common.errors import UserError
+from retrieval.common.errors import UserError, first_line
 from retrieval.common.runtime import pod, signals
 
 _log = logging.getLogger(__name__)
@@ -36,10 +37,8 @@ def tell_of_bits(kind: str) -> None:
 
 def explained(error: BaseException) -> str | None:
     """What to tell people about an error that JAX raised because it cannot start a platform. None for others."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    if trace is None or not trace.tb_frame.f_globals.get("__name__", "").startswith("jax."):
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not frames[-1].f_globals.get("__name__", "").startswith("jax."):
         return None
     try:
         _start()
@@ -66,11 +65,10 @@ def _start() -> None:
     except Exception as error:  # of several types, of which one is an AssertionError without a text
         wanted = os.environ.get("JAX_PLATFORMS")
         what = f"what JAX_PLATFORMS={wanted} names" if wanted else "any platform"
-        said = next(iter(str(error).strip().splitlines()), "there is no such device, or JAX was installed without it")
-        why = said.partition(" (set JAX_PLATFORMS")[0][:200]
-        raise UserError(
-            f"JAX cannot start {what} ({why}): set JAX_PLATFORMS=cpu, or unset it, and JAX takes what there is"
-        ) from error
+        why = first_line(str(error) or "there is no such device, or JAX was installed without it")
+        why = why.partition(" (set JAX_PLATFORMS")[0]
+        remedy = "set JAX_PLATFORMS=cpu, or unset it, and JAX takes what there is"
+        raise UserError(f"JAX cannot start {what} ({why}): {remedy}") from error
 
 
 def alone() -> contextlib.AbstractContextManager:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import ending, heartbeat, pod
@@ -30,7 +30,7 @@ _ABSENT = (
 Give = Callable[[Any], None]
 """Gives an order, of JSON, to the other processes. The one that gives it takes its own part afterwards."""
 
-_shared: "Shared | None" = None
+_shared: Any = None  # what brings files of all hosts to the first (`gather`), and its own to them (`spread`)
 
 
 def connect() -> None:
@@ -92,19 +92,13 @@ def number() -> int:
     return joined.process if (joined := pod.current()) else 0
 
 
-class Shared(Protocol):
-    """Files that hosts with a disk each exchange."""
-
-    def gather(self) -> None:
-        """Brings to the first process what the others have written."""
-
-    def spread(self) -> None:
-        """Brings to the others what the first has."""
-
-
 @contextlib.contextmanager
-def sharing(shared: Shared) -> Iterator[None]:
-    """In the block `on_first` works on files as if all hosts had one disk, and so does the first after it."""
+def sharing(shared: Any) -> Iterator[None]:
+    """In the block `on_first` works on files as if all hosts had one disk, and so does the first after it.
+
+    Args:
+      shared: an `artefacts.Exchange`.
+    """
     global _shared
     _shared = shared
     try:

@@ -53,11 +53,8 @@ def local(value: str) -> tuple[Path, ...]:
     if len(chosen) > 2 or not all((name, *chosen)):
         raise UserError(f"{value}: no name of a data set; write {_FORM}")
     with hub.explaining(value, "data set", _FORM):
-        revisions = [revision] if revision else ["", _CONVERTED]
-        files: Files = {}
-        for revision in revisions:
-            if files := _listed(name, revision):
-                break
+        if not (files := _listed(name, revision)) and not revision:
+            files = _listed(name, revision := _CONVERTED)
         if not files:
             raise UserError(f"{value}: no {_SUFFIX} file in it; convert it, or download its files and name these")
         split, paths = _chosen(value, files, chosen)
@@ -82,10 +79,7 @@ def _listed(name: str, revision: str) -> Files:
         if revision == _CONVERTED and isinstance(error, errors.RevisionNotFoundError):
             return {}
         raise
-    except (
-        errors.OfflineModeIsEnabled,
-        errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
-    ):
+    except (errors.OfflineModeIsEnabled, errors.HTTPError):  # pyright: ignore[reportPrivateImportUsage]
         try:
             folder = Path(hub.snapshot(f"{name}@{revision}", "dataset")(allow_patterns=[_CARD], local_files_only=True))
         except errors.LocalEntryNotFoundError:
@@ -101,23 +95,20 @@ def _listed(name: str, revision: str) -> Files:
 def _by_config(paths: Sequence[str], configs: Iterable[Mapping[str, Any]]) -> Files:
     files: Files = {}
     for config in configs:
-        for split, patterns in _patterns(config):
-            own = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
+        named = config.get("data_files") or ()
+        for part in named if isinstance(named, list) else [named]:
+            part = part if isinstance(part, dict) else {"path": part}
+            paths_of = part.get("path")
+            patterns = paths_of if isinstance(paths_of, list) else [paths_of]
+            own = [path for path in paths if any(fnmatch.fnmatchcase(path, str(pattern)) for pattern in patterns)]
             if own:
-                files.setdefault(str(config.get("config_name", _DEFAULT)), {})[split] = own
+                config_name = str(config.get("config_name", _DEFAULT))
+                files.setdefault(config_name, {})[str(part.get("split", _TRAIN))] = own
     if not files:
         for path in paths:
             config, split = _of_path(PurePosixPath(path))
             files.setdefault(config, {}).setdefault(split, []).append(path)
     return files
-
-
-def _patterns(config: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
-    """The splits of a config in a card, and the patterns of their files."""
-    named = config.get("data_files") or ()
-    for part in named if isinstance(named, list) else [named]:
-        split, named = (part.get("split", _TRAIN), part.get("path")) if isinstance(part, dict) else (_TRAIN, part)
-        yield str(split), [str(pattern) for pattern in (named if isinstance(named, list) else [named])]
 
 
 def _of_path(path: PurePosixPath) -> tuple[str, str]:
@@ -130,26 +121,19 @@ def _of_path(path: PurePosixPath) -> tuple[str, str]:
     return "/".join(folders) or _DEFAULT, split
 
 
-def _chosen(value: str, files: Files, chosen: Sequence[str]) -> tuple[str, list[str]]:
-    """The split that a name means, and its files."""
-    config = _config(value, files, chosen)
-    splits = files[config]
-    named = chosen[-1] if chosen and (len(chosen) == 2 or chosen[0] != config) else ""
-    split = next((one for one in (named or _TRAIN, f"{_PARTIAL}{named or _TRAIN}") if one in splits), "")
-    if not (split or named) and len(splits) == 1:
-        (split,) = splits
-    if not split:
-        why = f"no split '{named}'" if named else f"no split '{_TRAIN}'"
-        raise UserError(f"{value}: {why} in its config '{config}'; there are {listed(sorted(splits))}")
-    return split, splits[split]
-
-
-def _config(value: str, files: Files, chosen: Sequence[str]) -> str:
-    """The config that a name means: the first part behind it, if that is one, or the only one."""
-    if chosen and chosen[0] in files:
-        return chosen[0]
+def _chosen(value: str, files: Files, named: Sequence[str]) -> tuple[str, list[str]]:
+    """The split that a name means, and its files: behind it are a config, a split, or both."""
     only = next(iter(files)) if len(files) == 1 else _DEFAULT
-    if len(chosen) < 2 and only in files and (not chosen or chosen[0] in files[only]):
-        return only
-    why = f"no config '{chosen[0]}'" if chosen else "several configs"
-    raise UserError(f"{value}: {why}; name one, {PREFIX}OWNER/NAME:CONFIG, of {listed(sorted(files))}")
+    config, split = [*named, "", ""][:2]
+    if not split and config not in files and only in files and (not config or config in files[only]):
+        config, split = only, config
+    if config not in files:
+        why = f"no config '{config}'" if config else "several configs"
+        raise UserError(f"{value}: {why}; name one, {PREFIX}OWNER/NAME:CONFIG, of {listed(sorted(files))}")
+    splits, wanted = files[config], split or _TRAIN
+    if not split and len(splits) == 1:
+        (wanted,) = splits
+    for one in (wanted, f"{_PARTIAL}{wanted}"):
+        if one in splits:
+            return one, splits[one]
+    raise UserError(f"{value}: no split '{wanted}' in its config '{config}'; there are {listed(sorted(splits))}")

@@ -55,12 +55,9 @@ def modules(folder: Path) -> list[Module]:
     if not isinstance(entries, list) or not entries or not all(map(_is_entry, entries)):
         raise UserError(f"{path}: not a list of modules, with a type and a path in this folder each; copy it again")
     for entry in entries:
-        if more := sorted(entry.keys() - _ENTRY):
-            raise UserError(
-                f"{path}: {more[0]!r} of the module {entry['type']!r} is not known here; take another model"
-            )
-        if not entry["type"].startswith(_PACKAGES):
-            raise UserError(f"{path}: {entry['type'][:80]!r} is code of the model's own, which is not run here")
+        if entry.keys() - _ENTRY or not entry["type"].startswith(_PACKAGES):
+            what = f"the module {entry['type'][:80]!r} has settings or code of its own, which are not run here"
+            raise UserError(f"{path}: {what}; take another model")
     return [Module(entry["type"].rpartition(".")[2], folder / entry["path"]) for entry in entries]
 
 

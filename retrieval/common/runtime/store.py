@@ -41,15 +41,12 @@ class Store:
         Raises:
           UserError: there is no such scheme, or no package for it; or a character stands for others.
         """
-        if not (match := _URL.fullmatch(url)):
-            raise UserError(f"{url}: not the address of a store; write one such as gs://bucket/run")
-        self.scheme, rest = match.groups()
+        match = _URL.fullmatch(url)
+        self.scheme, rest = match.groups() if match else ("", "")
         self._root = rest.strip("/")
         self.url = f"{self.scheme}://{self._root}"
-        if not self._root:
-            raise UserError(f"{url}: no bucket; name one, and a folder in it, such as gs://bucket/run")
-        if strange := set("*?[") & set(rest):
-            raise UserError(f"{url}: '{min(strange)}' is a wildcard of stores; name an address without it")
+        if not self._root or set("*?[") & set(rest):
+            raise UserError(f"{url}: no address on a store without wildcards; write one such as gs://bucket/run")
         if self.scheme not in _PACKAGES:
             raise unknown_name(f"scheme of {url}:", self.scheme, _PACKAGES)
         self._system: Any = _file_system(self.scheme)

@@ -38,16 +38,11 @@ def resolved(address: str, base: str) -> str | None:
 def other_addresses(id: str) -> Iterator[str]:
     """By what else links may name a page: without its ending, as the page that is made of it, or by its folder."""
     path = PurePosixPath(id[: -len(_GZIP)] if id.lower().endswith(_GZIP) else id)
-    if path.suffix.lower() not in _PAGES:
-        return
-    bare = str(path.with_suffix(""))
-    if str(path) != id:
-        yield str(path)
-    yield bare
-    if path.suffix.lower() in (".md", ".markdown"):
-        yield f"{bare}.html"
-    if path.stem.lower() in OF_FOLDERS and str(path.parent) != ".":
-        yield str(path.parent)
+    suffix, bare = path.suffix.lower(), str(path.with_suffix(""))
+    names = (str(path), bare, f"{bare}.html" if suffix in (".md", ".markdown") else id)
+    if suffix in _PAGES:
+        yield from (name for name in names if name != id)
+        yield from [str(path.parent)] if path.stem.lower() in OF_FOLDERS and str(path.parent) != "." else []
 
 
 def checked(url: str) -> str:

@@ -99,8 +99,7 @@ def from_json(line: str | bytes, at: str) -> Article | Redirect | KnownItem:
     try:
         return _item(_checked(json.loads(line), dict))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise UserError(f"{at}: not an article, a redirect or a known item ({cause})") from error
+        raise UserError(f"{at}: not an article, a redirect or a known item ({error!r})") from error
 
 
 def _item(value: dict[str, Any]) -> Article | Redirect | KnownItem:

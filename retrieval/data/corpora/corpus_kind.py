@@ -82,14 +82,12 @@ def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
     first = kinds[parts[0]]
     for part, kind in kinds.items():
         if kind is not first:
-            raise UserError(
-                f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; prepare one kind in a run"
-            )
+            raise UserError(f"config.corpus: {parts[0]} is {first.what}, {part} is {kind.what}; name one kind")
     return first, parts
 
 
 class Source(NamedTuple):
-    """A corpus: a cheap sequential reader of pages, and the dear function that makes articles of them."""
+    """A corpus: what reads its pages one after the other, and what makes articles of one."""
 
     read: Callable[[], Iterator[Any]]
     parse: Callable[[Any], Sequence[Article | Redirect | KnownItem | Dropped]]
@@ -98,8 +96,8 @@ class Source(NamedTuple):
 def open_source(corpus: str, options: Options, lock: Path) -> Source:
     """The pages of what `config.corpus` names."""
     kind, parts = kind_of(corpus)
-    given = Given(options, lock)
-    return Source(functools.partial(kind.read, parts, given), functools.partial(kind.parse, options=options))
+    read = functools.partial(kind.read, parts, Given(options, lock))
+    return Source(read, functools.partial(kind.parse, options=options))
 
 
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
@@ -110,15 +108,15 @@ def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, An
     for page in pages:
         results = [page] if isinstance(page, Redirect | Dropped | Broken) else _parsed(page, parse)
         for result in results:
-            if isinstance(result, Article | Redirect | KnownItem):
-                yield "article", "", articles.to_json(result)
-            if isinstance(result, Redirect | KnownItem):
-                yield shard_steps.COUNT, "redirects" if isinstance(result, Redirect) else "held out for evaluation", 1
-            elif isinstance(result, Dropped):
+            if isinstance(result, Dropped):
                 yield shard_steps.COUNT, f"{DROPPED}{result.reason}", 1
                 yield shard_steps.EXAMPLE, f"{DROPPED}{result.reason}", result.title
             elif isinstance(result, Broken):
                 yield shard_steps.COUNT, f"broken: {result.message}", 1
+            else:
+                yield "article", "", articles.to_json(result)
+                what = {Redirect: "redirects", KnownItem: "held out for evaluation"}.get(type(result))
+                yield from [(shard_steps.COUNT, what, 1)] if what else []
         if not isinstance(page, Broken):
             yield shard_steps.COUNT, "pages read", 1
 
@@ -145,5 +143,5 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     Raises:
       UserError: it cannot be read, or a line of it is damaged; with the line.
     """
-    for number, line in enumerate(text_files.byte_lines(path), 1):
-        yield articles.from_json(line, f"{path}, line {number}")
+    lines = enumerate(text_files.byte_lines(path), 1)
+    return (articles.from_json(line, f"{path}, line {number}") for number, line in lines)

@@ -90,9 +90,8 @@ def _begins(line: str, first: str, heading: str) -> bool:
     if _is_name(line, heading) or _BULLET.match(line.strip()) or _FIELD.match(line.strip()):
         return True
     deeper, is_item = _depth(line) - _depth(first), bool(_ITEM.match(line.strip()))
-    if _BULLET.match(first.strip()) or _ITEM.match(first.strip()):
-        return deeper < 0 or (deeper == 0 and is_item)
-    return deeper > 0 and is_item
+    in_item = _BULLET.match(first.strip()) or _ITEM.match(first.strip())
+    return deeper < 0 or (deeper == 0 and is_item) if in_item else deeper > 0 and is_item
 
 
 def _is_name(line: str, heading: str) -> bool:
@@ -130,18 +129,15 @@ def _plain(raw: str, resolve: Callable[[str, bool], str | None]) -> Paragraph:
     """Takes the inline markup out of a line of text, and makes links of the names that `resolve` knows."""
     raw = _EMPHASIS.sub(r"\2", _BRACKETS.sub(r"\1\2", raw))
     raw = " ".join(raw.split())
-    parts, links, length, end = [], [], 0, 0
+    text, links, end = "", [], 0
     for match in _NAME.finditer(raw):
-        before, (shown, target) = raw[end : match.start()], _named(match, resolve)
-        start, end = length + len(before), match.end()
-        length = start + len(shown)
-        parts += [before, shown]
-        if target and shown:
-            links.append(Link(target, start, length))
-    text = "".join([*parts, raw[end:]])
-    if text[-1:].isalnum() or text[-1:] in ")'\"":
-        text += "."
-    return Paragraph(text, tuple(links))
+        shown, target = _named(match, resolve)
+        text += raw[end : match.start()] + shown
+        end = match.end()
+        links += [Link(target, len(text) - len(shown), len(text))] if target and shown else []
+    text += raw[end:]
+    is_open = text[-1:].isalnum() or text[-1:] in ")'\""
+    return Paragraph(text + "." * is_open, tuple(links))
 
 
 def _named(match: re.Match[str], resolve: Callable[[str, bool], str | None]) -> tuple[str, str | None]:

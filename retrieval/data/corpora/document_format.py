@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.common.errors import UserError, listed, near
+from retrieval.common.errors import UserError, listed
 from retrieval.common.parsing import scalars, text_files
 from retrieval.data.corpora import addresses, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
@@ -47,15 +47,12 @@ class Block(NamedTuple):
 class Outline(NamedTuple):
     """What a document holds: the title that it gives itself, or '', and its blocks in order.
 
-    Attributes:
-      left_out: why it is no document: a reason to be counted; '' where it is one.
-      moved_to: the id of the document that links to it mean, where it is none.
+    `left_out` is why it is no document, a reason to be counted; '' where it is one.
     """
 
     title: str
     blocks: Sequence[Block]
     left_out: str = ""
-    moved_to: str | None = None
 
 
 class Document(NamedTuple):
@@ -115,23 +112,18 @@ class DocumentFormat(Format[Path, Given, Document | Dropped]):
         return data.decode("utf-16" if is_utf_16 else "utf-8-sig")
 
     def outline(self, text: str, id: str) -> Outline:
-        """What a text holds: here its paragraphs, with empty lines between them.
-
-        Args:
-          id: the path of the document, from which relative links count.
-        """
-        return Outline("", [Block(_flowing(part)) for part in _paragraphs(text)])
+        """What a text holds: here its paragraphs, with empty lines between them. Relative links count from `id`."""
+        lines = itertools.groupby(text.splitlines(), key=lambda line: not line.strip())
+        return Outline("", [Block(_flowing(list(part))) for blank, part in lines if not blank])
 
     def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
         """The article of a document, after the other addresses by which links may name it."""
         outline = self.outline(document.text, document.id)
-        sections, others = list(_sections(outline.blocks)), list(addresses.other_addresses(document.id))
-        if outline.moved_to:
-            yield from (Redirect(name, outline.moved_to) for name in (document.id, *others))
+        sections = list(_sections(outline.blocks))
         if outline.left_out or not any(section.paragraphs for section in sections):
             yield Dropped(document.id, outline.left_out or "documents without a text")
             return
-        yield from (Redirect(address, document.id) for address in others)
+        yield from (Redirect(address, document.id) for address in addresses.other_addresses(document.id))
         title = one_line(outline.title or document.title)
         yield Article(document.id, title, _with_lead(sections), document.id, document.url)
 
@@ -159,15 +151,7 @@ class Columns(NamedTuple):
     url: str = ""
 
     def document(self, record: Mapping[str, Any], at: str, id: str, form: DocumentFormat) -> Document:
-        """The document of a record.
-
-        Args:
-          at: where the record stands, for errors.
-          id: for a record without one.
-
-        Raises:
-          UserError: its text or its title is no text.
-        """
+        """The document of a record that stands at `at`; `id` is for one that says none."""
         *values, url = [record.get(name) if name else None for name in self]
         own_id, title, text = ("" if v is None else scalars.of_value(v, name, at) for name, v in zip(self, values))
         if broken := set(NOT_IN_IDS).intersection(own_id):
@@ -179,23 +163,18 @@ def columns(names: Sequence[str], fields: Mapping[str, str], at: str) -> Columns
     """Finds the fields of a document among those of a record.
 
     Raises:
-      UserError: there is no text, or not the field that the config names, or two fields have that name.
+      UserError: there is no text, or not one field of a name that the config gives.
     """
     shown = listed(name[:_SHOWN] for name in names) or "none"
     chosen = {}
     for what, usual in USUAL.items():
-        configured = fields.get(what, "")
-        chosen[what] = configured or next((name for name in usual if name in names), "")
-        if configured and configured not in names:
-            hint = "".join(f"did you mean {name}?" for name in near(configured, names)[:1]) or f"there are {shown}"
-            raise UserError(f"{at}: no field '{configured}', which config.documents.{what} names; {hint}")
-        if names.count(chosen[what]) > 1:
-            raise UserError(f"{at}: two columns are called '{chosen[what]}'; give one another name")
+        name = chosen[what] = fields.get(what, "") or next((name for name in usual if name in names), "")
+        if name and names.count(name) != 1:
+            count = "two fields have" if name in names else "no field has"
+            raise UserError(f"{at}: {count} the name '{name}'; there are {shown}: mend it, or config.documents.{what}")
     if not chosen["text"]:
-        raise UserError(
-            f"{at}: no field text, contents or body, but {shown}: name the one of the text, "
-            "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
-        )
+        remedy = "name that of the text, --config.documents.text=NAME or in Python fields={'text': NAME}"
+        raise UserError(f"{at}: no field text, contents or body, but {shown}: {remedy}; CSV has names in its first row")
     return Columns(**chosen)
 
 
@@ -217,14 +196,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _flowing(paragraph: str) -> str:
-    """A paragraph as one line. Lines of a long one without a full stop, such as transcribed speech, are kept apart.
+def _flowing(lines: Sequence[str]) -> str:
+    """A paragraph as one line. Lines of one without a full stop, such as transcribed speech, are kept apart.
 
     They are all that tells where its sentences end (`sentences.split`).
     """
-    if sentences.has_mark(paragraph):
-        return one_line(paragraph)
-    return "\n".join(one_line(line) for line in paragraph.splitlines())
+    return (" " if any(map(sentences.has_mark, lines)) else "\n").join(map(one_line, lines))
 
 
 def title_of(id: str) -> str:
@@ -234,12 +211,6 @@ def title_of(id: str) -> str:
     if stem.lower() in addresses.OF_FOLDERS and path.parent.name:
         stem = Path(id).parent.name
     return one_line(stem.replace("_", " ").replace("-", " "))
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip()):
-        if not blank:
-            yield "\n".join(lines)
 
 
 def _sections(blocks: Iterable[Block]) -> Iterator[Section]:

@@ -11,6 +11,7 @@ from retrieval.common.parsing import parquet_files, text_files
 from retrieval.data.corpora.document_format import USUAL, Columns, RecordFormat, columns, register
 
 _ROW = ("id", "text")  # the columns of a collection.tsv
+_OF_TABS = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
 @register
@@ -42,8 +43,7 @@ class ParquetRows(RecordFormat):
     def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
         """As `RecordFormat.records`."""
         chosen = columns(parquet_files.columns(path), fields, str(path))
-        for at, record in parquet_files.rows(path, list(filter(None, chosen))):
-            yield at, chosen, record
+        yield from ((at, chosen, row) for at, row in parquet_files.rows(path, list(filter(None, chosen))))
 
 
 @register
@@ -58,7 +58,7 @@ class SeparatedValues(RecordFormat):
     def records(self, path: Path, fields: Mapping[str, str]) -> Iterator[tuple[str, Columns, Mapping[str, Any]]]:
         """As `RecordFormat.records`."""
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
-        rows = text_files.table_rows(path, _of_tabs if has_tabs else _of_csv)
+        rows = text_files.table_rows(path, (lambda _: _OF_TABS) if has_tabs else _of_csv)
         _, names = next(rows, ("", []))
         if not names:
             return
@@ -75,10 +75,6 @@ def _is_of_collection(row: Sequence[str]) -> bool:
     """Whether a row is an id and a text, and not the names of two columns: question and answer, or id and the text."""
     is_row = len(row) == len(_ROW) and len(row[0].split()) == 1 and len(row[1].split()) > 1
     return is_row and not text_files.names_ids(row[0]) and not set(row).intersection(USUAL["text"])
-
-
-def _of_tabs(first: str) -> dict[str, Any]:
-    return {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
 
 def _of_csv(first: str) -> dict[str, Any]:

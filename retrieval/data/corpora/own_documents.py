@@ -1,9 +1,7 @@
 """One's own documents as a corpus: files, folders and patterns."""
 
-import functools
 import glob
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,11 +72,10 @@ def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
     they lead to is in one of those folders itself, or in none.
     """
     roots = tuple(os.path.join(os.path.realpath(_split_pattern(part)[0]), "") for part in parts)
-    real_folder = functools.cache(os.path.realpath)
     kept: dict[Path, None] = {}
     left_out: dict[Path, str] = {}
     for path in (path for part in parts for place in places(part) for path in sorted(_below(place))):
-        real = Path(os.path.realpath(path) if path.is_symlink() else os.path.join(real_folder(path.parent), path.name))
+        real = Path(os.path.realpath(path))
         if not f"{real}/".startswith(roots):
             left_out[path] = "links that leave the corpus"
         elif real.is_dir():
@@ -95,14 +92,13 @@ def _files(parts: Sequence[str]) -> tuple[list[Path], list[Dropped]]:
 
 
 def places(part: str) -> list[Path]:
-    """The files and folders that a part names; `**` follows no links."""
+    """The files and folders that a part names. `**` follows no links, and hidden ones are for who writes a dot."""
     top, pattern = _split_pattern(part)
     folder = Path(os.path.realpath(top))
     if not pattern:
         return [folder] if folder.exists() else []
-    shows_hidden = "/." in f"/{pattern}"  # who writes a dot means hidden files
     paths = sorted(folder.glob(pattern))
-    return [path for path in paths if shows_hidden or not re.search(r"(?:^|/)\.", str(path.relative_to(folder)))]
+    return [p for p in paths if "/." in f"/{pattern}" or "/." not in f"/{p.relative_to(folder)}"]
 
 
 def _below(place: Path) -> Iterator[Path]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_inline import StateInline
 
 from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora import addresses, front_matter
@@ -34,22 +33,17 @@ _TAG = re.compile(
            | [!?/][^>]*+ ) (?P<end>>?)""",
     re.VERBOSE,
 )
-_REFRESH = re.compile(r"""[\d.\s]*[;,]\s*(?:url\s*=\s*)?["']?([^"'#][^"']*)""", re.IGNORECASE)
 _MOST_OF_REDIRECT = 300  # characters besides links: a page with more is one to read
 # A list of links has no more text besides them than this share, and so many. Of real pages, indexes and tables of
 # contents have 80 % and more in links; rules of a grammar, of which each links to others, have 72 %.
 _UNLINKED, _FEWEST_LINKS = 0.2, 5
-_SITE_NAMES = ("og:site_name", "application-name")  # of <meta>
-_SEPARATORS = " -–—|·•»:("  # between a page's name and its site's
 _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
 # https://encoding.spec.whatwg.org: what pages call these is more than they say.
-_WESTERN = "cp1252"
-_READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), _WESTERN), "gb2312": "gb18030"}
+_READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"), "gb2312": "gb18030"}
 _CHARSET = re.compile(
     rb"""<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
 )
-_NOTE = re.compile(r"\[\[([^\[\]|\n]+)(?:\|([^\[\]\n]*))?\]\](?!\()")
 
 
 @register
@@ -67,18 +61,15 @@ class HtmlPages(DocumentFormat):
             return super().decode(data)
         except UnicodeDecodeError:
             match = _CHARSET.search(data[:2048])
-            charset = match[1].decode("ascii").lower() if match else ""
-            if not charset or charset.startswith(("utf", "unicode")):
-                raise
-        name = _READ_AS.get(charset, charset)
-        return data.decode(name, errors="replace" if name == _WESTERN else "strict")  # five of its bytes are no letters
+            charset = match[1].decode("ascii").lower() if match else "utf-8"
+            return data.decode("utf-8" if charset.startswith("u") else _READ_AS.get(charset, charset))
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
         title, body = front_matter.split(text)
         page = _read(body, id)
         reason = page.left_out()
-        return Outline("", (), reason, page.moved_to) if reason else page.outline(title)
+        return Outline("", (), reason) if reason else page.outline(title)
 
 
 class _Tag(NamedTuple):
@@ -99,11 +90,11 @@ class _Tag(NamedTuple):
 
 def _read(html: str, id: str) -> "_Page":
     """Reads a page; a tag that hides what follows and is never closed does not count: people write of <select>."""
-    page, position, unpaired = _Page(id), 0, _unpaired(_tags(html))
+    page, position, paired = _Page(id), 0, _paired(_tags(html))
     for tag in _tags(html):
         page.add(html[position : tag.start])
         position = tag.end
-        if tag.start not in unpaired:
+        if tag.name not in _HIDING or tag.start in paired:
             page.tag(tag)
         elif tag.begins:
             page.add(" ")
@@ -112,20 +103,16 @@ def _read(html: str, id: str) -> "_Page":
     return page
 
 
-def _unpaired(tags: Iterable[_Tag]) -> set[int]:
-    """Where tags begin that hide what follows and are never closed, or close what is not open."""
+def _paired(tags: Iterable[_Tag]) -> set[int]:
+    """Where tags that hide what is between them begin, of those that have an end, and these."""
     open_: dict[str, list[int]] = collections.defaultdict(list)
-    unpaired = set()
+    paired = set()
     for tag in tags:
-        if tag.name not in _HIDING or (tag.begins and tag.ends):
-            continue
-        if tag.begins:
+        if tag.name in _HIDING and not tag.ends:
             open_[tag.name].append(tag.start)
-        elif open_[tag.name]:
-            open_[tag.name].pop()
-        else:
-            unpaired.add(tag.start)
-    return unpaired.union(*open_.values())
+        elif not tag.begins and open_[tag.name]:
+            paired |= {open_[tag.name].pop(), tag.start}
+    return paired
 
 
 def _tags(html: str) -> Iterator[_Tag]:
@@ -146,21 +133,8 @@ def _tags(html: str) -> Iterator[_Tag]:
                 unclosed.add(name)
 
 
-class _Part(NamedTuple):
-    """A block of a page, whether it is in <main>, and how many characters each of its links has, wherever it leads."""
-
-    block: Block
-    in_main: bool
-    linked: Sequence[int]
-
-
-class _Anchor(NamedTuple):
-    """A link that is open: what it leads to below the corpus, or None, and where in its block it begins."""
-
-    target: str | None
-    is_local: bool
-    start: int
-    texts: int
+# A block of a page, whether it is in <main>, and how many characters each of its links has, wherever it leads.
+_Part = tuple[Block, bool, Sequence[int]]
 
 
 class _Page:
@@ -170,13 +144,10 @@ class _Page:
         self._id = id
         self._parts: list[_Part] = []
         self._title: list[str] = []
-        self._sites: list[str] = []  # names of the site
-        self.moved_to: str | None = None  # the document that a redirect leads to, '' for one elsewhere
-        self._is_unlisted = False
+        self._meta: dict[str, str] = {}
         self._main, self._depth = "", 0  # the element that is the page's <main>, and how many of its name are open
         self._hidden = 0  # how many tags that hide what follows are open
         self._in_title = False
-        self._anchor: _Anchor | None = None
         self._begin_block(0)
 
     def _begin_block(self, level: int) -> None:
@@ -184,28 +155,29 @@ class _Page:
         self._texts: list[str] = []
         self._links: list[Link] = []
         self._linked: list[int] = []
+        self._anchor: tuple[str, int, int] | None = None  # of an open link: its address, where it begins, in texts too
 
     def outline(self, title: str) -> Outline:
         """The blocks, and the title or else what the page calls itself: that heading is no block then."""
-        parts = self._kept()
-        headings = [part.block for part in parts if part.block.level]
-        if title:
-            of_title = next((block for block in headings if block.level == 1 and block.text == one_line(title)), None)
-        elif not (of_title := self._heading(headings, is_main=parts is not self._parts)):
-            title = self._own_title()
-            of_title = parts[0].block if not title and parts and parts[0].block.level else None
-        blocks = [part.block for part in parts if part.block is not of_title]
-        return Outline(title or (of_title.text if of_title else ""), blocks)
+        blocks = [block for block, *_ in self._kept()]
+        headings = [block for block in blocks if block.level]
+        own = one_line(" ".join(self._title))
+        tops = [block for block in headings if block.level == 1 and title in ("", block.text)]
+        if not title and not (tops and self._kept() is not self._parts):  # outside of <main> an <h1> may be the site's
+            tops = [*(block for block in headings if _begins_with(own, block.text)), *tops]
+            tops += blocks[:1] if blocks and blocks[0].level and not own else []
+        of_title = tops[0] if tops else Block(own)
+        return Outline(title or of_title.text, [block for block in blocks if block is not of_title])
 
     def left_out(self) -> str:
         """Why a page is no document, '' where it is one."""
-        paragraphs = [part for part in self._kept() if not part.block.level]
-        linked = [size for part in paragraphs for size in part.linked]
-        length = sum(len(part.block.text) for part in paragraphs)
-        if self.moved_to not in (None, self._id) and length - sum(linked) <= _MOST_OF_REDIRECT:
+        paragraphs = [(block.text, sizes) for block, _, sizes in self._kept() if not block.level]
+        linked = [size for _, sizes in paragraphs for size in sizes]
+        length = sum(len(text) for text, _ in paragraphs)
+        if "url=" in self._meta.get("refresh", "").lower() and length - sum(linked) <= _MOST_OF_REDIRECT:
             return "redirects to other pages"
-        if self._is_unlisted and title_of(self._id).lower().startswith("print"):  # a book on one page
-            return "pages to print"
+        if "noindex" in self._meta.get("robots", "") and title_of(self._id).lower().startswith("print"):
+            return "pages to print"  # a book on one page
         return "lists of links" if len(linked) >= _FEWEST_LINKS and length - sum(linked) <= _UNLINKED * length else ""
 
     def tag(self, tag: _Tag) -> None:
@@ -217,32 +189,26 @@ class _Page:
         elif name == "title" and not self._hidden:
             self._in_title = not tag.ends
         elif name == "meta":
-            self._see(tag)
-        if self._level and name in _WITHIN_HEADING:
+            self._meta[(tag.attribute("name") or tag.attribute("http-equiv")).lower()] = tag.attribute("content")
+        if name in _APART or (self._level and name in _WITHIN_HEADING):
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
             self.end_block(0 if tag.ends else _HEADINGS.get(name, 0))
-        elif name in _APART:
-            self.add(" ")
         elif name == "a":
             self._end_link()
             address = tag.attribute("href").strip()
-            if address and tag.begins and not (tag.ends or self._hidden or self._in_title):
-                target = addresses.resolved(address, self._id)
-                self._anchor = _Anchor(target, address.startswith("#"), self._length, len(self._texts))
+            if address and not (tag.ends or self._hidden or self._in_title):
+                self._anchor = (address, self._length, len(self._texts))
 
     def add(self, html: str) -> None:
         """Adds what stands between tags, with one blank for white space."""
         text = re.sub(r"\s+", " ", foreign_text.unescape(html))
-        if self._hidden or not text:
-            return
-        if self._in_title:
+        if self._in_title and not self._hidden:
             self._title.append(text)
-            return
-        if not self._texts or self._texts[-1].endswith(" "):
-            text = text.removeprefix(" ")
-        if text:
-            self._texts.append(text)
+        elif not self._hidden:
+            if not self._texts or self._texts[-1].endswith(" "):
+                text = text.removeprefix(" ")
+            self._texts += [text] if text else []
             self._length += len(text)
 
     def end_block(self, level: int = 0) -> None:
@@ -251,66 +217,39 @@ class _Page:
         if text := "".join(self._texts).rstrip():
             kept = tuple(link for link in self._links if link.end <= len(text))
             block = Block(text, self._level, () if self._level else kept)
-            self._parts.append(_Part(block, self._depth > 0, self._linked))
+            self._parts.append((block, self._depth > 0, self._linked))
         self._begin_block(level)
 
     def _kept(self) -> list[_Part]:
         """What is in <main>, where that has a text; otherwise all."""
-        main = [part for part in self._parts if part.in_main]
-        return main if any(not part.block.level for part in main) else self._parts
-
-    def _heading(self, headings: Sequence[Block], is_main: bool) -> Block | None:
-        """The heading that is the title: the first <h1> of <main>, or the one that <title> begins with, or the <h1>."""
-        title = one_line(" ".join(self._title))
-        first = next((block for block in headings if block.level == 1 and block.text not in self._sites), None)
-        named = (block for block in headings if _begins_with(title, block.text))
-        return first if first and is_main else next(named, first)
-
-    def _own_title(self) -> str:
-        """<title> without the site's name, which <meta> or an <h1> outside of <main> gives."""
-        title = one_line(" ".join(self._title))
-        outside = [part.block.text for part in self._parts if part.block.level == 1]
-        for site in (*self._sites, *outside):
-            if title.endswith(site) and not title.removesuffix(site)[-1:].isalnum():
-                title = title.removesuffix(site).rstrip(_SEPARATORS) or title
-        return title or next(iter(outside), "")
-
-    def _see(self, tag: _Tag) -> None:
-        """Takes what <meta> says of the page."""
-        name, content = (tag.attribute("name") or tag.attribute("property")).lower(), tag.attribute("content")
-        if name in _SITE_NAMES:
-            self._sites.append(one_line(content))
-        elif name == "robots":
-            self._is_unlisted |= "noindex" in content.lower()
-        elif tag.attribute("http-equiv").lower() == "refresh" and (match := _REFRESH.match(content)):
-            self.moved_to = addresses.resolved(match[1], self._id) or ""
+        main = [part for part in self._parts if part[1]]
+        return main if any(not block.level for block, *_ in main) else self._parts
 
     def _see_main(self, tag: _Tag) -> None:
         """Takes the next tag for whether the page is in its <main>."""
         is_main = tag.name == "main" or ("role" in tag.attributes and tag.attribute("role").lower() == "main")
-        if tag.begins and tag.ends:
-            return
         if self._depth and tag.name == self._main:
-            if self._depth == 1 and tag.ends:
+            if self._depth == 1 and not tag.begins:
                 self.end_block()
             self._depth += tag.begins - tag.ends
-        elif is_main and tag.begins and not self._depth:
+        elif is_main and not tag.ends and not self._depth:
             self.end_block()
             self._main, self._depth = tag.name, 1
 
     def _end_link(self) -> None:
-        if not (anchor := self._anchor):
+        if not self._anchor:
             return
-        self._anchor = None
-        if anchor.is_local and not any(map(str.isalnum, "".join(self._texts[anchor.texts :]))):
-            del self._texts[anchor.texts :]  # a sign, such as ¶, that leads to the heading it stands in
-            self._length = anchor.start
+        (address, start, texts), self._anchor = self._anchor, None
+        if address.startswith("#") and not any(map(str.isalnum, "".join(self._texts[texts:]))):
+            del self._texts[texts:]  # a sign, such as ¶, that leads to the heading it stands in
+            self._length = start
             return
         end = self._length - self._texts[-1].endswith(" ") if self._texts else 0
-        if end > anchor.start:
-            self._linked.append(end - anchor.start)
-            if anchor.target and anchor.target != self._id:
-                self._links.append(Link(anchor.target, anchor.start, end))
+        if end > start:
+            self._linked.append(end - start)
+            target = addresses.resolved(address, self._id)
+            if target and target != self._id:
+                self._links.append(Link(target, start, end))
 
 
 def _begins_with(title: str, heading: str) -> bool:
@@ -329,20 +268,7 @@ class MarkdownPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of the HTML that the text stands for."""
         title, body = front_matter.split(text)
-        return _read(_MARKDOWN.render(body), id).outline(title)
-
-
-def _note(state: StateInline, silent: bool) -> bool:
-    """`[[Note]]` and `[[Note|label]]`, as notebooks write links by name, are their words."""
-    match = _NOTE.match(state.src, state.pos, state.posMax)
-    if match and not silent:
-        state.push("text", "", 0).content = match[2] or match[1]
-    state.pos = match.end() if match else state.pos
-    return match is not None
-
-
-_MARKDOWN = MarkdownIt("commonmark").enable("table")
-_MARKDOWN.inline.ruler.after("link", "note", _note)
+        return _read(MarkdownIt("commonmark").enable("table").render(body), id).outline(title)
 
 
 @register

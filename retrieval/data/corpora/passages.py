@@ -129,8 +129,7 @@ def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sent
         if sentence.ends_paragraph and size >= limits.shortest:
             yield group
             group, size = [], 0
-    if size >= limits.least:
-        yield group
+    yield from [group] if size >= limits.least else []
 
 
 def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
-import operator
 import os
 import re
 import sysconfig
@@ -28,6 +27,7 @@ from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.formats import Options
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _MAX_BYTES = 4 << 20
 _MAX_NAME = 200
 _MIN_BODY_WORDS = 30
@@ -84,7 +84,7 @@ def read_pages(lock: Path) -> Iterator[Page | Dropped]:
         title, path = _title(".".join(file.with_suffix("").parts)), root / file
         if title and title not in pages and path.is_file():
             pages[title] = Page(title, title, str(root), str(path), path.stat().st_size)
-    yield from map(operator.itemgetter(1), sorted(pages.items()))
+    yield from (pages[title] for title in sorted(pages))
 
 
 def parse(page: Page, held_out: float = 0.0) -> list[Article | Redirect | KnownItem | Dropped]:
@@ -121,7 +121,7 @@ def known_items(results: Iterable[Any]) -> RetrievalSet:
     items = {(_key(item.query), _key(item.body)): item for item in named.values()}
     queries, bodies = (collections.Counter(pair[i] for pair in items) for i in (0, 1))
     kept = [item for (q, body), item in items.items() if queries[q] == bodies[body] == 1 and q not in body]
-    kept.sort(key=lambda item: item.name)
+    kept.sort()
     texts, judged = {item.name: item.query for item in kept}, {item.name: {item.name: 1} for item in kept}
     return RetrievalSet("pydocs", texts, [Candidate(item.name, "", item.body) for item in kept], {"test": judged})
 
@@ -136,9 +136,8 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
 def _title(module: str) -> str | None:
     """The dotted name of a module's page, or None if there is none."""
     module = module.removesuffix(".__init__")
-    if _LEFT_OUT.search(module) or not all(part.isidentifier() for part in module.split(".")):
-        return None
-    return _unalias(module)
+    is_left_out = _LEFT_OUT.search(module) or not all(part.isidentifier() for part in module.split("."))
+    return None if is_left_out else _unalias(module)
 
 
 def _unalias(name: str) -> str:
@@ -154,8 +153,7 @@ def _sections(page: Page, tree: ast.Module, held_out: float) -> tuple[list[Secti
         paragraphs = list(docstrings.paragraphs(docstring, functools.partial(_resolve, page)))
         item = _known_item(f"{page.title}.{name}", paragraphs)
         if item and _is_held_out(item, held_out):
-            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            is_whole = is_function and len(item.body.split()) >= _MIN_BODY_WORDS
+            is_whole = isinstance(node, _FUNCTION) and len(item.body.split()) >= _MIN_BODY_WORDS
             paragraphs = [] if is_whole else paragraphs[1:]
             items += [item] if is_whole and not re.search(r"(?:^|\.)_", name) else []
         fresh = tuple({p.text: p for p in paragraphs if p.text not in known}.values())
@@ -172,10 +170,9 @@ def _definitions(body: Iterable[ast.AST], prefix: str = "") -> Iterator[tuple[st
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.ExceptHandler):
             yield from _definitions(ast.iter_child_nodes(node), prefix)
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        elif isinstance(node, ast.ClassDef | _FUNCTION):
             yield prefix + node.name, node
-            if isinstance(node, ast.ClassDef):
-                yield from _definitions(node.body, f"{prefix}{node.name}.")
+            yield from _definitions(node.body if isinstance(node, ast.ClassDef) else (), f"{prefix}{node.name}.")
 
 
 def _known_item(name: str, paragraphs: list[Paragraph]) -> KnownItem | None:
@@ -288,11 +285,6 @@ class Pydocs(CorpusKind):
     def takes(self, part: str) -> bool:
         """The word alone."""
         return part == self.name
-
-    def check(self, parts: Sequence[str], options: Options) -> None:
-        """It is there once."""
-        if len(parts) > 1:
-            raise UserError(f"config.corpus={','.join(parts)}: 'pydocs' is one corpus; name it once")
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
         """The file that pins the packages."""

@@ -89,8 +89,7 @@ def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
     Args:
       one_case: `is_of_one_case` of the document that the text is from; None asks it of the text itself.
     """
-    if one_case is None:
-        one_case = is_of_one_case(text)
+    one_case = is_of_one_case(text) if one_case is None else one_case
     spans: list[tuple[int, int]] = []
     start = len(text) - len(text.lstrip())
     for match in _marks(text, start):
@@ -98,8 +97,7 @@ def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
             spans.append((start, match.end()))
             start = match.end(1)
     end = len(text.rstrip())
-    if start < end:
-        spans.append((start, end))
+    spans += [(start, end)] if start < end else []
     if all(end - start < 2 * _LONGEST_UNMARKED for start, end in spans):
         return spans
     return [piece for start, end in spans for piece in _pieces(text, start, end, one_case)]
@@ -139,7 +137,8 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
     if match[0] != ".":
         return True
     # The abbreviations are short; the bound keeps a text of one endless word cheap.
-    before = _WORD_BEFORE.search(text[max(0, match.start() - 16) : match.start()])
+    up_to = text[max(0, match.start() - 16) : match.start()]
+    before = _WORD_BEFORE.search(up_to)
     assert before, "the last word may be empty"
     bracket, word = before.groups()
     if one_case and next_word in _JOINING and (word == "etc" or word in _SELDOM_LAST):
@@ -148,7 +147,6 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
         word, next_word = word if word in _ABBREVIATIONS else word.title(), next_word.title()
     if bracket or word in _NEVER_LAST:
         return False
-    up_to = text[max(0, match.start() - 16) : match.start()]
     if word.isdigit() and len(word) <= 2 and next_word in _COUNTED:
         return _AFTER_MONTH.search(up_to) is not None
     if len(word) == 1 and word.islower() and next_word[0].isalpha() and next_word[1:] == ".":
@@ -169,14 +167,12 @@ def _is_initials(word: str) -> bool:
     if (len(word) == 1 and word.isupper()) or _ARABIC_INITIALS.fullmatch(word):
         return True
     parts = word.split(".")
-    return len(parts) > 1 and all(
-        part[:1].isupper() and (len(part) == 1 or (len(part) == 2 and part[1].islower())) for part in parts
-    )
+    initial = [part[:1].isupper() and (len(part) == 1 or (len(part) == 2 and part[1].islower())) for part in parts]
+    return len(parts) > 1 and all(initial)
 
 
 def _is_in_brackets(before: str) -> bool:
-    opened, closed = (max(map(before.rfind, brackets)) for brackets in ("(（", ")）"))
-    return opened > closed
+    return max(map(before.rfind, "(（")) > max(map(before.rfind, ")）"))
 
 
 def _pieces(text: str, start: int, end: int, one_case: bool) -> Iterator[tuple[int, int]]:

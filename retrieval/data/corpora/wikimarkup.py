@@ -103,17 +103,14 @@ def _without_tags(text: str) -> str:
         if comment := _COMMENT.match(text, match.start()):
             position = comment.end()
             continue
-        name = match[2].lower()
-        opens = not match[1] and not match[3].endswith("/")
-        content = None
-        if opens and (name in wikinames.DROPPED_TAGS or name == "nowiki") and name not in unclosed:
+        name, content = match[2].lower(), ""
+        has_content = not match[1] and not match[3].endswith("/") and name not in unclosed
+        if has_content and (name in wikinames.DROPPED_TAGS or name == "nowiki"):
             if end := re.compile(f"</{name}\\s*>", re.IGNORECASE).search(text, position):
                 content, position = text[position : end.start()], end.end()
             else:
                 unclosed.add(name)
-        shown = (
-            _SHOWN.get(name) if name != "nowiki" else foreign_text.unescape(content or "").translate(_LITERAL) or HOLE
-        )
+        shown = foreign_text.unescape(content).translate(_LITERAL) or HOLE if name == "nowiki" else _SHOWN.get(name)
         pieces.append(match[0].replace("<", "&lt;") if shown is None else shown)
     pieces.append(text[position:].replace("<", "&lt;"))
     return _LINE_OF_HEADING.sub(HOLE, "".join(pieces))
@@ -121,9 +118,6 @@ def _without_tags(text: str) -> str:
 
 def _refuse_hard(text: str) -> None:
     tokens, breaks = (sum(map(text.count, marks)) for marks in (_TOKENS, _BREAKS))
-    seconds = _PER_TOKEN * tokens + _PER_BREAK * breaks
-    if seconds > _MOST_SECONDS:
-        raise TooHardError("too complex")
     open_brackets: list[str] = []
     lost = sum(1 for _ in _LOST_ADDRESS.finditer(text))
     for match in _BRACKET.finditer(text):
@@ -137,6 +131,7 @@ def _refuse_hard(text: str) -> None:
             while open_brackets.pop() != opener:
                 lost += 1
     lost += len(open_brackets)
+    seconds = _PER_TOKEN * tokens + _PER_BREAK * breaks
     if seconds + lost * (_PER_LOST_CHARACTER * len(text) + _PER_LOST_TOKEN * tokens) > _MOST_SECONDS:
         raise TooHardError("too complex")
 
@@ -180,7 +175,7 @@ class _Renderer:
         name = " ".join(str(node.name).replace("_", " ").split()).lower()
         values = {str(p.name).strip(): self.render(p.value).strip() for p in node.params}
         shown = wikinames.formatted_number(name, values, self._language) or wikinames.shown_by_template(name, values)
-        return shown if shown and (shown == " " or shown.strip(f" {HOLE}")) else HOLE
+        return shown if shown == " " or shown.strip(f" {HOLE}") else HOLE
 
     def _link(self, node: Wikilink) -> str:
         name = " ".join(foreign_text.unescape(str(node.title)).replace("_", " ").split())
@@ -190,24 +185,18 @@ class _Renderer:
             return HOLE
         name = name.lstrip(": ")
         label = name if node.text is None else one_line(self.render(node.text).replace("|", " "))
-        target = self._target(name)
-        if not target or not label or OPEN in label:
+        target = normalize_title(urllib.parse.unquote(name.partition("#")[0]), self._page.site)
+        is_none = target in ("", self._page.title) or len(target.encode()) > _LONGEST_TITLE or _NO_TITLE.search(target)
+        if is_none or not label or OPEN in label:
             return label
         self.targets.append(target)
         return f"{OPEN}{len(self.targets) - 1}{BAR}{label}{CLOSE}"
 
-    def _target(self, name: str) -> str:
-        """The title of the article that a link names, empty where it names none or its own page."""
-        title = normalize_title(urllib.parse.unquote(name.partition("#")[0]), self._page.site)
-        is_none = title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title)
-        return "" if is_none else title
-
 
 def _tidy(marked: str) -> str:
     """Joins the tails of words to links ('[[bus]]es') and removes the markup that the parser does not treat."""
-    marked = _TRAIL.sub(_trail, marked)
-    marked = _SWITCH.sub(HOLE, marked)
-    if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
+    marked = _SWITCH.sub(HOLE, _TRAIL.sub(_trail, marked))
+    if any(mark in marked for mark in ("{{", "}}", "{|", "|}")):
         marked = _REST_OF_TABLE.sub(HOLE, marked)
     marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)  # four: an apostrophe and bold
     return _REST_OF_BRACKET.sub(HOLE, marked)

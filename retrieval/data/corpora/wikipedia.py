@@ -19,8 +19,6 @@ from retrieval.data.corpora.articles import Broken, Dropped, Redirect
 
 _CHUNK = 1 << 18
 _MEBIBYTE = 1 << 20
-# From 2.4.1 on expat limits the amplification of entities by itself.
-_OLDEST_EXPAT = (2, 4, 1)
 # Expat keeps a tag or comment whole, and reads it anew with every chunk.
 _LONGEST_MARK = 16 * _MEBIBYTE
 # Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
@@ -91,10 +89,8 @@ def read_pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
     Where the file is cut off or damaged, the pages before that place come first. One `Broken` is last.
 
     Raises:
-      UserError: at once, where there is no such file or no page can be read from it.
+      UserError: at once, where no page can be read from it.
     """
-    if expat.version_info < _OLDEST_EXPAT:
-        raise UserError(f"{expat.EXPAT_VERSION} is unsafe: use a Python whose expat is 2.4.1 or newer")
     pages = _pages(Path(path))
     first = next(pages, Broken(f"{path}: a MediaWiki export without a page"))
     if isinstance(first, Broken):
@@ -116,11 +112,8 @@ def _pages(path: Path) -> Iterator[Page | Redirect | Dropped | Broken]:
 
 
 def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(3)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; expected a MediaWiki export") from error
+    with path.open("rb") as file:
+        magic = file.read(3)
     if magic == b"BZh":
         return bz2.open(path)
     return gzip.open(path) if magic[:2] == b"\x1f\x8b" else path.open("rb")
@@ -130,32 +123,26 @@ class _Export:
     """Expat's callbacks: collect the leaf elements that matter, and make a record at the end of every page."""
 
     def __init__(self, path: Path):
-        self.parser = expat.ParserCreate()
-        self.parser.buffer_text = True
-        self.parser.buffer_size = _CHUNK
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._characters
-        self.parser.StartDoctypeDeclHandler = self.parser.EntityDeclHandler = self._refuse
+        self.parser = parser = expat.ParserCreate()
+        parser.buffer_text, parser.buffer_size = True, _CHUNK
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = self._refuse
         self._path = path
         self._records: list[Page | Redirect | Dropped] = []
         self._last_title = ""
         self._fed = 0  # bytes
         self._elements: list[str] = []
-        self._leaf = ""  # the element that is being collected: its pieces, their bytes, its attributes
+        self._leaf = ""  # the element that is being collected: its pieces, the bytes that it may still have
         self._pieces: list[str] = []
-        self._bytes = 0
-        self._attributes: dict[str, str] = {}
+        self._room = 0
         self._values: dict[str, str | None] = {}  # of leaves; None for one that is too long
         self._namespaces: dict[str, str] = {}  # name -> number
+        self._number = ""  # of the namespace that is being read
         self._site = Site(frozenset(), first_letter=True)
 
     def parse(self, chunk: bytes) -> None:
-        """The next bytes of the file.
-
-        Raises:
-          expat.ExpatError: they are not XML, or a tag does not end.
-        """
+        """The next bytes of the file; raises `expat.ExpatError` where they are not XML, or a tag does not end."""
         self.parser.Parse(chunk)
         self._fed += len(chunk)
         if self._fed - self.parser.CurrentByteIndex > _LONGEST_MARK:
@@ -182,33 +169,24 @@ class _Export:
         if len(self._elements) > _MOST_LEVELS:
             raise expat.ExpatError(f"elements are nested more than {_MOST_LEVELS} deep")
         place = "/".join(self._elements[1:])
-        self._leaf = place if place in _LEAVES else ""
-        if self._leaf:
-            # A page with its whole history has many revisions, the newest last.
-            self._pieces, self._bytes, self._attributes = [], 0, attributes
-        elif place == "page/redirect":
+        self._leaf, self._number = place if place in _LEAVES else "", attributes.get("key", "")
+        # A page with its whole history has many revisions, the newest last.
+        self._pieces, self._room = [], _LONGEST_TEXT if place == _TEXT else _LONGEST_NAME
+        if place == "page/redirect":
             self._values[place] = attributes.get("title", "")
 
     def _characters(self, text: str) -> None:
-        if not self._leaf:
-            return
-        self._bytes += len(text.encode())
-        if self._is_too_long():
-            self._pieces = []
-        else:
+        self._room -= len(text.encode()) if self._leaf else 0
+        if self._leaf and self._room >= 0:
             self._pieces.append(text)
-
-    def _is_too_long(self) -> bool:
-        return self._bytes > (_LONGEST_TEXT if self._leaf == _TEXT else _LONGEST_NAME)
 
     def _end(self, name: str) -> None:
         self._elements.pop()
         if self._leaf:
-            text = None if self._is_too_long() else "".join(self._pieces)
+            text = self._values[self._leaf] = "".join(self._pieces) if self._room >= 0 else None
             if self._leaf == _NAMESPACE and text:
-                self._namespaces[text.lower().replace("_", " ")] = self._attributes.get("key", "")
-            self._values[self._leaf] = text
-            self._leaf, self._pieces = "", []
+                self._namespaces[text.lower().replace("_", " ")] = self._number
+            self._leaf = ""
         elif len(self._elements) == 1 and name == "siteinfo":
             address = _BEFORE_TITLE.match(self._values.get("siteinfo/base") or "")
             hidden = frozenset(name for name, key in self._namespaces.items() if key in _HIDDEN_KEYS)
@@ -223,7 +201,9 @@ class _Export:
     def _record(self, page: Mapping[str, str | None]) -> Page | Redirect | Dropped:
         site = self._site
         title, text = normalize_title(page.get(_TITLE) or "", site), page.get(_TEXT, "")
-        if self._in_other_namespace(title, page.get("page/ns")):
+        named = ":" in title and title.partition(":")[0].strip().lower() in site.namespaces
+        number = page.get("page/ns")  # exports before version 0.6 have none
+        if named if number is None else number.strip() != "0":
             return Dropped(title, "other namespace")
         if not title:
             return Dropped(title, "no title")
@@ -234,15 +214,8 @@ class _Export:
         if page.get("page/revision/model", "wikitext") != "wikitext":
             return Dropped(title, "not wikitext")
         id = (page.get("page/id") or "").strip()
-        if len(id.split()) != 1:  # run files could not hold it
-            return Dropped(title, "no id")
-        return Page(id, title, text, site)
-
-    def _in_other_namespace(self, title: str, number: str | None) -> bool:
-        if number is not None:  # exports before version 0.6 have none
-            return number.strip() != "0"
-        prefix, colon, _ = title.partition(":")
-        return bool(colon) and prefix.strip().lower() in self._site.namespaces
+        # Run files hold no other id.
+        return Page(id, title, text, site) if len(id.split()) == 1 else Dropped(title, "no id")
 
 
 def _redirected(named: str | None, text: str) -> str:

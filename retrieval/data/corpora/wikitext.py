@@ -1,6 +1,5 @@
 """Wikitext to articles: plain paragraphs with links, or the reason why a page is none."""
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +13,6 @@ from retrieval.data.corpora.corpus_kind import CorpusKind, register
 from retrieval.data.corpora.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.corpora.wikipedia import Page
 from retrieval.data.formats import Options
-
-_log = logging.getLogger(__name__)
 
 _LINK = re.compile(f"{OPEN}(\\d+){BAR}([^{CLOSE}]*){CLOSE}")
 _HEADING = re.compile(r"(={1,6})(.+)\1")
@@ -66,10 +63,9 @@ def _sections(marked: str, targets: list[str]) -> tuple[tuple[Section, ...], int
 
 
 def _only_links(paragraph: Paragraph) -> bool:
-    ends = [0, *(link.end for link in paragraph.links)]
-    starts = [*(link.start for link in paragraph.links), len(paragraph.text)]
-    between = "".join(paragraph.text[end:start] for end, start in zip(ends, starts))
-    return bool(paragraph.links) and not any(map(str.isalnum, between))
+    text, ends = paragraph.text, [0, *(link.end for link in paragraph.links)]
+    starts = [*(link.start for link in paragraph.links), len(text)]
+    return len(ends) > 1 and not any(any(map(str.isalnum, text[a:b])) for a, b in zip(ends, starts))
 
 
 def _blocks(marked: str) -> Iterator[tuple[int, bool, str]]:
@@ -92,25 +88,19 @@ def _blocks(marked: str) -> Iterator[tuple[int, bool, str]]:
 
 def _paragraph(marked: str, targets: list[str]) -> Paragraph:
     """Plain text on one line with single spaces, and where its links are."""
-    text = one_line(foreign_text.unescape(marked))
-    if OPEN not in text:
-        return Paragraph(text)
     pieces: list[str] = []
     links: list[Link] = []
-    length, spaced = 0, True
-    parts = _LINK.split(text)
-    for i, piece in enumerate(parts):
+    length, spaced, target = 0, True, ""
+    for i, piece in enumerate(_LINK.split(one_line(foreign_text.unescape(marked)))):
         if i % 3 == 1:
+            target = targets[int(piece)]
             continue
         # The ends of an anchor may be spaces, beside which there may be others.
-        piece = piece.lstrip() if spaced else piece
-        if not piece:
-            continue
-        start = length + (piece[0] == " ")
-        length, spaced = length + len(piece), piece[-1] == " "
-        pieces.append(piece)
-        if i % 3 == 2 and start < length - spaced:
-            links.append(Link(targets[int(parts[i - 1])], start, length - spaced))
+        if piece := piece.lstrip() if spaced else piece:
+            start = length + (piece[0] == " ")
+            length, spaced = length + len(piece), piece[-1] == " "
+            pieces.append(piece)
+            links += [Link(target, start, length - spaced)] if i % 3 == 2 and start < length - spaced else []
     return Paragraph("".join(pieces).rstrip(), tuple(links))
 
 
@@ -132,8 +122,6 @@ class Dumps(CorpusKind):
             try:
                 wikipedia.read_pages(path)
             except UserError as error:
-                if self.takes(str(path)):
-                    raise
                 raise UserError(f"{error}, or documents, whose names end in {document_format.endings()}") from error
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
@@ -142,10 +130,7 @@ class Dumps(CorpusKind):
 
     def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
         """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
-        paths = _each_once(parts)
-        if again := len(parts) - len(paths):
-            _log.warning("the corpus: %d dumps are named again; each is read once", again)
-        for number, path in enumerate(paths):
+        for number, path in enumerate(_each_once(parts)):
             for page in wikipedia.read_pages(path):
                 yield page._replace(id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
 
@@ -155,8 +140,5 @@ class Dumps(CorpusKind):
 
 
 def _each_once(parts: Sequence[str]) -> list[Path]:
-    """The files, each by the first of its paths."""
-    first: dict[Path, Path] = {}
-    for path in map(Path, parts):
-        first.setdefault(path.resolve(), path)
-    return list(first.values())
+    """The files, each by one of its paths."""
+    return list({path.resolve(): path for path in map(Path, parts)}.values())

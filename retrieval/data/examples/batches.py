@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from retrieval.common import files
 from retrieval.common.errors import UserError, first_line, multiples
@@ -31,11 +32,13 @@ from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.examples.packing import OTHER_ROWS, WAITING, Arrays, Lane, PackedLane, Packing
 
 _POSITION = "sources.json"
+Lanes = Mapping[str, Sequence[Lane]]
+Tables = Mapping[str, tuple[str, np.ndarray]] | None
 
 
 def shares(sizes: Sequence[int], weights: Sequence[float] | None, alpha: float) -> np.ndarray:
     """How often each source is drawn: by its weight, or else by its size to the power `alpha`; they sum to 1."""
-    raw = np.array(weights, np.float64) if weights else np.array(sizes, np.float64) ** alpha
+    raw = np.array(weights or sizes, np.float64) ** (1 if weights else alpha)
     return raw / raw.sum()
 
 
@@ -53,13 +56,13 @@ class SourceBatch(dict):
         self.objective = objective
 
 
+def _flat(batch: SourceBatch) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, ...], Hashable]]:
+    names = tuple(sorted(batch))
+    return [(jax.tree_util.DictKey(name), batch[name]) for name in names], (names, batch.objective)
+
+
 jax.tree_util.register_pytree_with_keys(
-    SourceBatch,
-    lambda batch: (
-        [(jax.tree_util.DictKey(name), batch[name]) for name in sorted(batch)],
-        (tuple(sorted(batch)), batch.objective),
-    ),
-    lambda structure, values: SourceBatch(zip(structure[0], values), structure[1]),
+    SourceBatch, _flat, lambda structure, values: SourceBatch(zip(structure[0], values), structure[1])
 )
 
 
@@ -81,13 +84,7 @@ class Batches:
     """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis; each of one source."""
 
     def __init__(
-        self,
-        lanes: Mapping[str, Sequence[Lane]],
-        sharding: jax.sharding.Sharding,
-        *,
-        epoch: int = 0,
-        tables: Mapping[str, tuple[str, np.ndarray]] | None = None,
-        sources: Sources | None = None,
+        self, lanes: Lanes, sharding: Sharding, *, epoch: int = 0, tables: Tables = None, sources: Sources | None = None
     ):
         """Args:
         lanes: of each source those of this host, which `Drawn` opens; of examples without sources under any name.
@@ -110,7 +107,9 @@ class Batches:
         self._number += 1
         parts = [next(lane) for lane in list(self._lanes.values())[source]]
         local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
+        for name, (field, table_ME) in self._tables.items():
+            numbers = local[field]
+            local[name] = np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
         batch = {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
         return SourceBatch(batch, self.sources.objectives[source]) if self.sources else batch
 
@@ -159,7 +158,7 @@ class Drawn(NamedTuple):
         lane = self._lane(0)
         return [next(lane) for _ in range(count)]
 
-    def open_lanes(self, sharding: jax.sharding.Sharding, packing: Packing | None = None) -> list[Lane]:
+    def open_lanes(self, sharding: Sharding, packing: Packing | None = None) -> list[Lane]:
         """The lanes whose rows live on this host's devices.
 
         Args:
@@ -179,12 +178,7 @@ class Drawn(NamedTuple):
         options: dict[str, Any] = dict(shuffle=True, num_epochs=None, shard_info=shard, seed=int(seed[0] >> 1))
         options |= dict(verbose=False, trim_output_features=False)  # the tasks cut, and keep the last [SEP]
         dataset = as_written(seqio.get_dataset)(self.task, self.lengths, self.converter, **options)
-        return _Lane(self.stem + lane_name(number), dataset, self.batch_size // self.lanes)
-
-
-def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The rows of a table, [..., E]; zeros for a number of -1."""
-    return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
+        return _Lane(f"{self.stem}lane-{number:05d}", dataset, self.batch_size // self.lanes)
 
 
 def as_written(function: Callable) -> Callable:
@@ -201,17 +195,20 @@ class _Lane:
     def __init__(self, name: str, dataset: tf.data.Dataset, rows: int):
         """The file of the position has this name."""
         self.name = name
-        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
+        # The lanes run in parallel, a thread for each. Tuning them costs a fifth of the time and gains nothing.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.threading.private_threadpool_size = options.threading.max_intra_op_parallelism = 1
+        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(options))
 
     def __next__(self) -> Arrays:
         try:
             return {name: values.numpy() for name, values in next(self._iterator).items()}
         except tf.errors.OpError as error:
             raise unreadable(self.name, error) from error
-        except StopIteration:
-            raise UserError(
-                f"{self.name}: no example in its files: take fewer config.data.lanes or more data"
-            ) from None
+        except StopIteration as error:
+            remedy = "take fewer config.data.lanes or more data"
+            raise UserError(f"{self.name}: no example in its files: {remedy}") from error
 
     def save(self, folder: Path) -> None:
         try:
@@ -229,17 +226,12 @@ class _Lane:
             raise UserError(f"{folder / self.name}: {why}; delete the checkpoint and train again") from error
 
 
-def lane_name(number: int) -> str:
-    """What a lane and its saved position are called."""
-    return f"lane-{number:05d}"
-
-
 def unreadable(where: str, error: tf.errors.OpError) -> UserError:
     """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
-    what, remedy = "cannot be read", "once that is mended, the same command goes on from the newest checkpoint"
+    remedy = "once that is mended, the same command goes on from the newest checkpoint"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
-        what, remedy = "are damaged", "make them again with --stage=prepare, or --stage=pairs for labelled pairs"
-    return UserError(f"{where}: the shards of examples {what} ({first_line(error)}); {remedy}")
+        remedy = "make them again with --stage=prepare, or --stage=pairs for labelled pairs"
+    return UserError(f"{where}: the shards of examples cannot be read ({first_line(error)}); {remedy}")
 
 
 def abstract(
@@ -248,7 +240,7 @@ def abstract(
     *,
     batch_size: int,
     lanes: int,
-    sharding: jax.sharding.Sharding,
+    sharding: Sharding,
     packing: Packing | None = None,
     tables: Mapping[str, tuple[str, int]] | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
@@ -270,36 +262,26 @@ def abstract(
     return {name: spec((lanes * len(rows), *rows.shape[1:]), rows.dtype) for name, rows in part.items()}
 
 
-def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
+def _own_lanes(lanes: int, batch_size: int, sharding: Sharding) -> list[int]:
     """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
-    rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
+    own_B = np.zeros(batch_size, bool)
     for index in sharding.addressable_devices_indices_map((batch_size,)).values():
         own_B[index] = True
-    whole_lanes = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
-    if len(whole_lanes) * rows != own_B.sum():
+    own_LR = own_B.reshape(lanes, -1)
+    if (own_LR.any(axis=1) != own_LR.all(axis=1)).any():
         fits = f"a multiple of the devices, {len(sharding.device_set)}, always fits"
         raise UserError(f"config.data.lanes={lanes}: a lane has rows on several hosts; {fits}")
-    return whole_lanes
+    return np.flatnonzero(own_LR.all(axis=1)).tolist()
 
 
-def _options() -> tf.data.Options:
-    """The lanes run in parallel, a thread for each. Tuning them costs a fifth of the time and gains nothing."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    return options
-
-
-def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
+def _check(batch_size: int, lanes: int, sharding: Sharding, packing: Packing | None) -> None:
     processes, devices = jax.process_count(), len(sharding.device_set)
-    batch, named = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
-    of_devices = f"the number of devices, {devices}"
+    batch, own = ("config.train.batch_size", batch_size), ("config.data.lanes", lanes)
     for (field, value), of, which in (
-        (batch, lanes, f"config.data.lanes={lanes}"),
-        (named, processes, f"the number of hosts, {processes}"),
-        (batch, devices, of_devices),
-        (named, devices if packing else 1, f"{of_devices}, to pack texts (config.data.pack; each lane packs its own)"),
+        (batch, lanes, "config.data.lanes"),
+        (own, processes, "the number of hosts"),
+        (batch, devices, "the number of devices"),
+        (own, devices if packing else 1, "the number of devices, to pack texts (config.data.pack)"),
     ):
         if value % of:
-            raise UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")
+            raise UserError(f"{field}={value} must be a multiple of {which}, {of}: take {multiples(value, of)}")

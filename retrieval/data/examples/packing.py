@@ -26,6 +26,8 @@ from retrieval.common.runtime.filler import FILLER
 
 Arrays = dict[str, np.ndarray]
 Packed = tuple[Arrays, np.ndarray]  # a batch, and the numbers of its examples
+_Placed = tuple[np.ndarray, list[np.ndarray]]  # the numbers of examples, and where their texts start
+_Room = tuple[int, int]  # the places that are left in a row, and its number
 
 PREDICTIONS = ("positions", "labels", "weights")  # the fields of masked tokens
 
@@ -88,7 +90,7 @@ class Packing(NamedTuple):
         """How much each text takes of its rows, by field, [N, K]."""
         empty = {field: FILLER if field in self.texts else 0 for field in self.rows}
         counts = {field: np.count_nonzero(examples[field] != none, axis=-1) for field, none in empty.items()}
-        return {field: count if count.ndim == 2 else count[:, None] for field, count in counts.items()}
+        return {field: count.reshape(len(count), -1) for field, count in counts.items()}
 
     def pack(self, examples: Arrays) -> Packed | None:
         """A batch of the first examples that fit, and which these are, [C]; None where fewer than C fit.
@@ -106,10 +108,9 @@ class Packing(NamedTuple):
             return None
         chosen, places = placed
         batch = {name: values[chosen] for name, values in examples.items()}
-        spots = {
-            field: _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
-            for (field, rows), starts_T in zip(self.rows.items(), places)
-        }
+        spots = {}
+        for (field, rows), starts_T in zip(self.rows.items(), places):
+            spots[field] = _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
         if self.predictions:
             (text,) = self.texts
             batch["positions"] = batch["positions"] + spots[text].starts_T[:, None]
@@ -125,8 +126,8 @@ class Packing(NamedTuple):
 
     def pack_shortest(self, examples: Arrays) -> Packed | None:
         """As `pack`, of the first example and the shortest others, or of the shortest where these do not fit."""
-        sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
-        shortest = np.argsort(np.asarray(sizes), kind="stable")
+        sizes_N = np.sum([lengths.sum(axis=1) for lengths in self.lengths(examples).values()], axis=0)
+        shortest = np.argsort(sizes_N, kind="stable")
         for order in (np.concatenate([[0], shortest[shortest > 0]]), shortest):
             if packed := self.pack({name: values[order] for name, values in examples.items()}):
                 return packed[0], order[packed[1]]
@@ -170,12 +171,10 @@ class PackedLane:
         Raises:
           UserError: the examples have more tokens than the rows hold; the message says which are too few.
         """
-        if not self._waiting:
+        packed = self._packing.pack(self._waiting) if self._waiting else None
+        while packed is None:
             self._draw()
-        while (packed := self._packing.pack(self._waiting)) is None:
-            self._draw()
-            if packed := self._past_the_longest():
-                break
+            packed = self._past_the_longest() or self._packing.pack(self._waiting)
         self._waiting = _without(self._waiting, packed)
         return packed[0]
 
@@ -197,9 +196,11 @@ class PackedLane:
             return None
         tokens = {field: self._drawn[field] / self._drawn[""] for field in self._packing.rows}
         enough = all(need <= 1 for need, _ in self._packing.needs(tokens))
-        if packed := self._packing.pack_shortest(self._waiting) if enough else None:
-            return packed
-        raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens, self._waiting)}")
+        packed = self._packing.pack_shortest(self._waiting) if enough else None
+        if not packed:
+            shortage = self._packing.shortage(tokens, self._waiting)
+            raise UserError(f"{self.name}: {count} examples wait for room; {shortage}")
+        return packed
 
     def save(self, folder: Path) -> None:
         """Writes the lane's position and what waits."""
@@ -222,9 +223,7 @@ class PackedLane:
         return folder / f"{self.name}{WAITING}"
 
 
-def _place(
-    rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int
-) -> tuple[np.ndarray, list[np.ndarray]] | None:
+def _place(rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int) -> _Placed | None:
     """The first `examples` examples that fit, [C], and for each field where their texts start, [C * K].
 
     Args:
@@ -235,30 +234,28 @@ def _place(
     chosen: list[int] = []
     starts: list[list[int]] = [[] for _ in rows]
     for number, example in enumerate(zip(*(values.tolist() for values in lengths))):
-        if (taken := _take(rooms, example)) is None:
-            continue
-        chosen.append(number)
-        for field, room, row, _ in taken:
-            starts[field].append((row + 1) * rows[field].length - room)
-        if len(chosen) == examples:
-            return np.array(chosen), [np.array(values, np.int32) for values in starts]
+        if (taken := _take(rooms, example)) is not None:
+            chosen.append(number)
+            for field, (room, row), _ in taken:
+                starts[field].append((row + 1) * rows[field].length - room)
+            if len(chosen) == examples:
+                return np.array(chosen), [np.array(values, np.int32) for values in starts]
     return None
 
 
-def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> list[tuple[int, int, int, int]] | None:
-    """Takes room for all texts of an example, or for none: (field, room before, row, length) of each, or None."""
+def _take(rooms: list[list[_Room]], example: Sequence[list[int]]) -> list[tuple[int, _Room, _Room]] | None:
+    """Takes room for all texts of an example, or for none: (field, room before, room behind) of each, or None."""
     taken = []
-    for field, lengths in enumerate(example):
-        for length in lengths:
-            at = bisect.bisect_left(rooms[field], (length,))
-            if at == len(rooms[field]):
-                for field, room, row, length in reversed(taken):
-                    rooms[field].remove((room - length, row))
-                    bisect.insort(rooms[field], (room, row))
-                return None
-            room, row = rooms[field].pop(at)
-            bisect.insort(rooms[field], (room - length, row))
-            taken.append((field, room, row, length))
+    for field, length in ((field, length) for field, lengths in enumerate(example) for length in lengths):
+        at = bisect.bisect_left(rooms[field], (length,))
+        if at == len(rooms[field]):
+            for field, before, behind in reversed(taken):
+                rooms[field].remove(behind)
+                bisect.insort(rooms[field], before)
+            return None
+        before = rooms[field].pop(at)
+        taken.append((field, before, (before[0] - length, before[1])))
+        bisect.insort(rooms[field], taken[-1][2])
     return taken
 
 
@@ -267,10 +264,10 @@ class _Spots:
 
     def __init__(self, rows: Rows, starts_T: np.ndarray, lengths_T: np.ndarray):
         self.starts_T, self._rows, self._lengths_T = starts_T, rows, lengths_T
-        ends_T = np.cumsum(lengths_T)
+        before_T = np.cumsum(lengths_T) - lengths_T
         # Of all tokens, one text after the other: the number of the text, the place in it, and the place in the rows.
         self.numbers_S = np.repeat(np.arange(1, len(lengths_T) + 1, dtype=np.int32), lengths_T)
-        self.positions_S = np.arange(ends_T[-1], dtype=np.int32) - np.repeat(ends_T - lengths_T, lengths_T)
+        self.positions_S = np.arange(len(self.numbers_S), dtype=np.int32) - np.repeat(before_T, lengths_T)
         self._places_S = self.positions_S + np.repeat(starts_T, lengths_T)
 
     def lay(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
@@ -288,7 +285,8 @@ class _Spots:
 def _packed_texts(batch: Arrays, field: str, spots: _Spots) -> Arrays:
     """The fields that stand for a field of texts, with the axis of the lane."""
     types = f"{field}_types"
-    return ({types: spots.lay(batch[types])} if types in batch else {}) | {
+    laid = {types: spots.lay(batch[types])} if types in batch else {}
+    return laid | {
         field: spots.lay(batch[field], FILLER),
         f"{field}_segments": spots.lay_flat(spots.numbers_S),
         f"{field}_positions": spots.lay_flat(spots.positions_S.astype(np.int32)),
@@ -332,7 +330,8 @@ def choose_rows(
         if keeps_up(packed):
             return packing._replace(texts=texts, predictions=places(texts))
         # An example waits for room on either side. So both together may need a little more than each alone.
-        texts = {field: _wider(rows, packing.texts[field]) for field, rows in texts.items()}
+        wider = {field: rows._replace(count=rows.count + 1) for field, rows in texts.items()}
+        texts = {field: min(rows, packing.texts[field], key=_tokens) for field, rows in wider.items()}
     return None
 
 
@@ -350,11 +349,6 @@ def _fewest(packing: Packing, field: str, length: int, keeps_up: Callable[[Mappi
         return None
     count = least + bisect.bisect_left(range(least, most), True, key=fits)
     return plain._replace(count=count, length=length)
-
-
-def _wider(rows: Rows, plain: Rows) -> Rows:
-    wider = rows._replace(count=rows.count + 1)
-    return wider if _tokens(wider) <= _tokens(plain) else plain
 
 
 def _keeps_up(texts: Mapping[str, Rows], examples: int, sample: Sequence[Arrays], places: Places) -> bool:

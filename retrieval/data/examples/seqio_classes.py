@@ -23,9 +23,8 @@ class Converter(seqio.FeatureConverter):
         self._kind, self._sep_id = kind, sep_id
         fields = {name: field for name, field in kind.fields.items() if name in lengths}
         self.TASK_FEATURES = {name: spec(tf.as_dtype(f.dtype), len(f.shape) or 1) for name, f in fields.items()}
-        self.MODEL_FEATURES = {
-            name: spec(tf.as_dtype(dtype), len(shape)) for name, (shape, dtype) in kind.row_specs(lengths).items()
-        }
+        rows = kind.row_specs(lengths).items()
+        self.MODEL_FEATURES = {name: spec(tf.as_dtype(dtype), len(shape)) for name, (shape, dtype) in rows}
 
     def get_model_feature_lengths(self, task_feature_lengths: Lengths) -> Lengths:
         """The last axis of each field."""

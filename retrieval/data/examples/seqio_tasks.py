@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.errors import UserError, listed, unknown_name
 from retrieval.common.libraries import seqio, tf
 from retrieval.config.fields import declared
 from retrieval.data import holdout
@@ -63,8 +63,7 @@ def register(
     check_rates(rates)
     sizes = _sizes([task for task, rate in rates.items() if rate], stored, negatives, skip_empty)
     rates = {task: rates[task] for task in sizes}
-    total = sum(rates.values())
-    weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
+    weights = {task: rate / sum(rates.values()) / sizes[task] for task, rate in rates.items()}
     first_records = _first_records(sizes, stored)
     suffix, bound = "_validation" if validation else label, holdout.bound(held_out)
     for name in rates:
@@ -75,17 +74,17 @@ def register(
         is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
         read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)
-        kept = [functools.partial(_read_all, read=read), functools.partial(_filter, is_drawn=is_drawn)]
         seqio.TaskRegistry.add(
             name + suffix,
             source=_source(task, stored, first_records[name]),
-            preprocessors=[*kept, task.stream, _example(make)],
+            preprocessors=[functools.partial(_kept, read=read, is_drawn=is_drawn), task.stream, _example(make)],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
             shuffle_buffer_size=shuffle_buffer,
         )
-    if len(rates) == 1:
-        return next(iter(rates)) + suffix, sizes
-    return mixture({task + suffix: rate for task, rate in rates.items()}, "+".join(rates) + suffix), sizes
+    registered = "+".join(rates) + suffix
+    if len(rates) > 1:
+        mixture({task + suffix: rate for task, rate in rates.items()}, registered)
+    return registered, sizes
 
 
 def mixture(rates: Mapping[str, float], name: str) -> str:
@@ -117,8 +116,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     if unknown := next((task for task in rates if task not in TASKS), ""):
         raise unknown_name("task", unknown, TASKS)
     if not any(rates.values()):
-        known = ", ".join(sorted(TASKS))
-        raise UserError(f"config.data.rates has none above 0: set one, such as config.data.rates.ict=1; known: {known}")
+        raise UserError(f"config.data.rates has none above 0: set config.data.rates.NAME=1, of {listed(sorted(TASKS))}")
 
 
 def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> None:
@@ -138,11 +136,9 @@ def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> Non
             continue
         filled = _lanes_with_examples(seqio.TaskRegistry.get(name + label), lanes)
         if lacking := [lane for lane in range(lanes) if lane not in filled]:
-            raise UserError(
-                f"task '{name}': {count} examples, none of them in {len(lacking)} of config.data.lanes={lanes}, first "
-                f"{batches.lane_name(lacking[0])}: take fewer lanes (a divisor of the shards), more data, or "
-                f"config.data.rates.{name}=0"
-            )
+            remedy = f"take fewer lanes (a divisor of the shards), more data, or config.data.rates.{name}=0"
+            empty = f"none of them in {len(lacking)} of config.data.lanes={lanes}"
+            raise UserError(f"task '{name}': {count} examples, {empty}, first lane-{lacking[0]:05d}: {remedy}")
 
 
 def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
@@ -194,19 +190,19 @@ def _source(task: TaskKind, stored: Stored, first_record: int) -> Any:
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
     """Reads every file up to the first record that is one of the task's; seqio deals the files out in this order."""
     source: Any = task.source  # of `_source`, which parses records
-    read, is_drawn = (task.preprocessors[number].keywords[name] for number, name in enumerate(("read", "is_drawn")))
+    kept = task.preprocessors[0].keywords
     try:
         return {
             number % lanes
             for number, path in enumerate(source.list_shards("train"))
-            if any(is_drawn(read(source.parse_fn(record))) for record in tfrecords.records(Path(path)))
+            if any(kept["is_drawn"](kept["read"](source.parse_fn(raw))) for raw in tfrecords.records(Path(path)))
         }
     except tf.errors.OpError as error:
         raise batches.unreadable(f"task '{task.name}'", error) from error
 
 
-def _read_all(dataset: tf.data.Dataset, read: Callable[[Record], Record]) -> tf.data.Dataset:
-    return dataset.map(read, tf.data.AUTOTUNE)
+def _kept(dataset: tf.data.Dataset, read: Callable, is_drawn: Callable) -> tf.data.Dataset:
+    return dataset.map(read, tf.data.AUTOTUNE).filter(is_drawn)
 
 
 def _read(record: Record, task: TaskKind, bound: int) -> Record:
@@ -214,16 +210,10 @@ def _read(record: Record, task: TaskKind, bound: int) -> Record:
     return task.readable(narrow, bound)
 
 
-def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
-    return dataset.filter(is_drawn)
-
-
 def _is_drawn(record: Record, task: TaskKind, negatives: int, bound: int, validation: bool) -> tf.Tensor:
     """Whether a record is one of the task's, on its side of what is held out. No labelled example is held out here."""
-    usable = task.is_drawn(record, negatives)
-    if task.is_labelled or not bound:
-        return usable
-    return usable & ((holdout.bucket(record["document_id"]) < bound) == validation)
+    usable, is_open = task.is_drawn(record, negatives), task.is_labelled or not bound
+    return usable if is_open else usable & ((holdout.bucket(record["document_id"]) < bound) == validation)
 
 
 def _example(make: Maker) -> Callable:
@@ -235,8 +225,6 @@ def _example(make: Maker) -> Callable:
 
 
 def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optional: Collection[str]) -> dict[str, Any]:
-    return {
-        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(field.dtype), rank=len(field.shape) or 1)
-        for name, field in task.kind.fields.items()
-        if not field.is_optional or name in optional
-    }
+    fields = {name: f for name, f in task.kind.fields.items() if not f.is_optional or name in optional}
+    make = functools.partial(seqio.Feature, vocab, add_eos=False)
+    return {name: make(dtype=tf.as_dtype(f.dtype), rank=len(f.shape) or 1) for name, f in fields.items()}

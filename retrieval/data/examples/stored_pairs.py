@@ -53,14 +53,10 @@ class StoredPairs:
         Args:
           negatives: records without a hard negative are left out.
         """
-        numbers, ids, start = [], [], 0
-        for columns in self._columns(("document_id",)):
-            values, splits = columns["document_id"]
-            has_one = np.diff(splits) > 1 if negatives else np.ones(len(splits) - 1, bool)
-            numbers.append(start + np.flatnonzero(has_one))
-            ids.append(values[splits[:-1]][has_one])
-            start += len(has_one)
-        return np.concatenate(numbers), np.concatenate(ids)
+        columns = [columns["document_id"] for columns in self._columns(("document_id",))]
+        has_one = np.concatenate([np.diff(splits) > negatives for _, splits in columns])  # a record has its positive
+        ids = np.concatenate([values[splits[:-1]] for values, splits in columns])
+        return np.flatnonzero(has_one), ids[has_one]
 
     def positives(self, numbers: np.ndarray) -> Iterator[Positive]:
         """The positives of some records, whose numbers ascend."""
@@ -80,16 +76,17 @@ class StoredPairs:
 
         Each lane of the batches has a file. Lane i fills rows i * B / lanes to (i + 1) * B / lanes of every batch.
         """
-        shard_M, start_M, size_M = self._places()
+        # Of every record the number of its shard, and where in that it stands with its sums, in bytes.
+        places = ((shard, *place) for shard, path in enumerate(self._paths) for place in tfrecords.places(path))
+        place_M3 = np.array(list(places), np.int64)
         T, B = numbers_TB.shape
         with contextlib.ExitStack() as stack:
             opened = [stack.enter_context(path.open("rb")) for path in self._paths]
             for lane, numbers in enumerate(numbers_TB.reshape(T, lanes, B // lanes).swapaxes(0, 1).reshape(lanes, -1)):
                 with (folder / f"pairs-{lane:05d}-of-{lanes:05d}.tfrecord").open("wb") as written:
-                    for number in numbers.tolist():
-                        source = opened[shard_M[number]]
-                        source.seek(int(start_M[number]))
-                        written.write(source.read(int(size_M[number])))
+                    for shard, start, size in place_M3[numbers].tolist():
+                        opened[shard].seek(start)
+                        written.write(opened[shard].read(size))
         files.copy(self.folder / pair_shards.KNOWN, folder / pair_shards.KNOWN)
         statistics = files.read_json(self.folder / "stats.json")
         files.write_json(folder / "stats.json", statistics | {"shards": lanes, task_kind.IN_ORDER: True})
@@ -104,9 +101,3 @@ class StoredPairs:
                 yield {name: (parsed[name].values.numpy(), parsed[name].row_splits.numpy()) for name in names}
         except tf.errors.OpError as error:
             raise batches.unreadable(f"{self.folder}", error) from error
-
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of every record the number of its shard, and where in that it stands with its sums, in bytes."""
-        places = ((shard, *place) for shard, path in enumerate(self._paths) for place in tfrecords.places(path))
-        shard_M, start_M, size_M = np.array(list(places), np.int64).reshape(-1, 3).T
-        return shard_M, start_M, size_M

@@ -48,10 +48,7 @@ class Shards(NamedTuple):
 
     def specs(self) -> dict[str, Any]:
         """The features, as `tf.io.parse_single_example` takes them."""
-        several = {
-            name: tf.io.FixedLenSequenceFeature([], tf.as_dtype(dtype), allow_missing=True)
-            for name, dtype in self.features.items()
-        }
+        several = {name: tf.io.FixedLenSequenceFeature([], tf.as_dtype(d), True) for name, d in self.features.items()}
         return several | {name: tf.io.FixedLenFeature([], tf.int64) for name in self.numbers}
 
 

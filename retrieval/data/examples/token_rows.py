@@ -56,8 +56,7 @@ def _around(ids: tf.Tensor, specials: Specials) -> list[tf.Tensor]:
 
 def query_row(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
     """`Prefixes.query_row` in TensorFlow."""
-    prefix = specials.prefixes.query
-    return single(tf.concat([prefix, ids], 0) if prefix else ids, length, specials)
+    return single(tf.concat([tf.constant(specials.prefixes.query, ids.dtype), ids], 0), length, specials)
 
 
 def document_row(title: tf.Tensor, text: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:

@@ -125,6 +125,11 @@ def digest(text: Candidate) -> bytes:
     return hashing.digest(text.title, text.text)
 
 
+def number(text: Candidate) -> int:
+    """The same as a number of 64 bits."""
+    return hashing.number(text.title, text.text)
+
+
 def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Candidate]) -> Iterator[Example]:
     """The queries of a set with the candidates that `rule` judges relevant, whose texts `text_of` gives by id."""
     for query, grades in value.qrels[rule].items():

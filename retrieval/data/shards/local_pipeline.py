@@ -21,11 +21,11 @@ _SMALL = 256
 
 def write_articles(source: Source, folder: Path, settings: Settings) -> tuple[collections.Counter, dict[str, str]]:
     """Source to `articles/*.jsonl`; returns the counts, and examples of what was dropped."""
-    chunks = enumerate(_chunks(source.read(), settings.chunk_bytes))
-    output = folder / "articles"
+    chunks, output = enumerate(_chunks(source.read(), settings.chunk_bytes)), folder / "articles"
     tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
     local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
-    return _sum_counts([output]), _first(local_runner.read_items([output], shard_steps.EXAMPLE))
+    examples = sorted(local_runner.read_items([output], shard_steps.EXAMPLE), reverse=True)
+    return _sum_counts([output]), dict(examples)  # of each name the last, which is the first in order
 
 
 def write_shards(folder: Path, settings: Settings) -> collections.Counter:
@@ -44,9 +44,9 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(corpus_kind.parse_pages(pages, parse))
     files.write_text(article_file, "".join(f"{line}\n" for tag, _, line in items if tag == "article"))
-    examples = _first((name, value) for tag, name, value in items if tag == shard_steps.EXAMPLE)
+    examples = dict(sorted((item[1:] for item in items if item[0] == shard_steps.EXAMPLE), reverse=True))
     counts = [item for item in items if item[0] == shard_steps.COUNT]
-    _write_items(output, [*counts, *((shard_steps.EXAMPLE, *pair) for pair in examples.items())], num_buckets=1)
+    local_runner.write_items(output, _summed([*counts, *((shard_steps.EXAMPLE, *e) for e in examples.items())]), 1)
 
 
 def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
@@ -57,8 +57,7 @@ def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
         if size >= chunk_bytes:
             yield chunk
             chunk, size = [], 0
-    if chunk:
-        yield chunk
+    yield from [chunk] if chunk else []
 
 
 # A worker cuts many files, and the words that the vocabulary has met stay known.
@@ -69,7 +68,7 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
     vocabulary = _worker_vocabulary(folder)
     of_cut = (vocabulary, settings.limits, settings.num_shards)
     parts = (shard_steps.cut_article(article, *of_cut) for article in corpus_kind.read_articles(article_file))
-    _write_items(output, itertools.chain.from_iterable(parts), settings.num_shards)
+    local_runner.write_items(output, _summed(itertools.chain.from_iterable(parts)), settings.num_shards)
 
 
 def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: int) -> None:
@@ -78,34 +77,21 @@ def _step_task(output: Path, bucket: int, work: Path, step: Step, num_buckets: i
     if step.name == shard_steps.WRITE:  # its one key is the bucket, whose values need not fit in memory
         pairs = (local_runner.read_items([path], tag, bucket) for path, tag in inputs)
         groups = [(bucket, [map(operator.itemgetter(1), each) for each in pairs])]
-    _write_items(output, (item for key, values in groups for item in step.run(key, *values)), num_buckets)
+    items = (item for key, values in groups for item in step.run(key, *values))
+    local_runner.write_items(output, _summed(items), num_buckets)
 
 
-def _write_items(output: Path, items: Iterable[shard_steps.Item], num_buckets: int) -> None:
-    """Writes what a task yields, with one sum for each name in place of its counts."""
+def _summed(items: Iterable[shard_steps.Item]) -> Iterator[shard_steps.Item]:
+    """What a task yields, with one sum for each name in place of its counts."""
     counts: collections.Counter = collections.Counter()
-
-    def others() -> Iterator[shard_steps.Item]:
-        for tag, key, value in items:
-            if tag == shard_steps.COUNT:
-                counts[key] += value
-            else:
-                yield tag, key, value
-        yield from ((shard_steps.COUNT, name, count) for name, count in counts.items())
-
-    local_runner.write_items(output, others(), num_buckets)
-
-
-def _first(examples: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The first example of each name, whatever order they come in."""
-    first: dict[str, str] = {}
-    for name, example in examples:
-        first[name] = min(example, first.get(name, example))
-    return first
+    for tag, key, value in items:
+        if tag == shard_steps.COUNT:
+            counts[key] += value
+        else:
+            yield tag, key, value
+    yield from ((shard_steps.COUNT, name, count) for name, count in counts.items())
 
 
 def _sum_counts(folders: Iterable[Path]) -> collections.Counter:
-    counts: collections.Counter = collections.Counter()
-    for name, count in local_runner.read_items(folders, shard_steps.COUNT):
-        counts[name] += count
-    return counts
+    counts = _summed((shard_steps.COUNT, *item) for item in local_runner.read_items(folders, shard_steps.COUNT))
+    return collections.Counter({name: count for _, name, count in counts})

@@ -33,6 +33,7 @@ from retrieval.data.shards.external_sort import Sorter
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
 # What reading a file raises that is none of items.
 _DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
+Task = tuple[Path, tuple]  # its output, and further arguments
 # Packed items that a task holds before it writes them.
 _MEMORY = 64 << 20
 # What a terminal sends to all processes that were started in it.
@@ -41,9 +42,7 @@ _OF_TERMINALS = {signal.SIGINT, signal.SIGHUP}
 _START = multiprocessing.get_context("spawn")
 
 
-def run_tasks(
-    name: str, tasks: Iterable[tuple[Path, tuple]], function: Callable, workers: int, total: int | None = None
-) -> None:
+def run_tasks(name: str, tasks: Iterable[Task], function: Callable, workers: int, total: int | None = None) -> None:
     """Calls `function(output, *arguments)` in worker processes for every task whose `output` does not exist yet.
 
     The tasks are drawn as workers come free, so an endless iterator of large arguments is fine.
@@ -66,10 +65,8 @@ def run_tasks(
                     progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
             progress.update(_collect(pending, concurrent.futures.ALL_COMPLETED))
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise UserError(
-                f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
-                "stopped, with fewer prepare.workers or more prepare.shards"
-            ) from error
+            remedy = "start again, which goes on from there, with fewer prepare.workers or more prepare.shards"
+            raise UserError(f"{name}: a worker was killed, most often for lack of memory; {remedy}") from error
         except KeyboardInterrupt:  # or a preemption
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():
@@ -91,15 +88,9 @@ def _deaf() -> Iterator[None]:
 
 def _end_with_parent() -> None:
     """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
-
     parent = multiprocessing.parent_process()
     assert parent is not None, "only a worker has a parent"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=lambda: parent.join() or os._exit(1), daemon=True).start()
 
 
 def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
@@ -132,9 +123,8 @@ def read_groups(inputs: Sequence[tuple[Path, str]], bucket: int, scratch: Path) 
     """
     with Sorter(scratch) as sorter:
         for position, (folder, tag) in enumerate(inputs):
-            for path in _paths([folder]):
-                for key, packed in _read_run(path, tag, bucket):
-                    sorter.add((key, position, packed))
+            for key, packed in itertools.chain.from_iterable(_read_run(p, tag, bucket) for p in _paths([folder])):
+                sorter.add((key, position, packed))
         for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
             values: list[list] = [[] for _ in inputs]
             for _, position, packed in group:
@@ -168,31 +158,25 @@ def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, b
       UserError: the file is not what `write_items` writes.
     """
     try:
-        yield from _read_segments(path, tag, bucket)
+        with path.open("rb") as file:
+            while header := file.read(_HEADER.size):
+                size_of_names, num_buckets, size = _HEADER.unpack(header)
+                tags = json.loads(file.read(size_of_names))
+                table = file.tell()
+                body = table + (len(tags) * num_buckets + 1) * _PLACE.size
+                if tag in tags:
+                    first = tags.index(tag) * num_buckets + (bucket or 0)
+                    runs = (first, first + (num_buckets if bucket is None else 1))
+                    places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
+                    (start,), (end,) = map(_PLACE.unpack, places)
+                    file.seek(body + start)
+                    yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
+                file.seek(body + size)
     except _DAMAGE as error:
         raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
-
-
-def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
-    with path.open("rb") as file:
-        while header := file.read(_HEADER.size):
-            size_of_names, num_buckets, size = _HEADER.unpack(header)
-            tags = json.loads(file.read(size_of_names))
-            table = file.tell()
-            body = table + (len(tags) * num_buckets + 1) * _PLACE.size
-            if tag in tags:
-                first = tags.index(tag) * num_buckets + (bucket or 0)
-                runs = (first, first + (num_buckets if bucket is None else 1))
-                places = (os.pread(file.fileno(), _PLACE.size, table + run * _PLACE.size) for run in runs)
-                (start,), (end,) = map(_PLACE.unpack, places)
-                file.seek(body + start)
-                yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
-            file.seek(body + size)
 
 
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
     done, _ = concurrent.futures.wait(pending, return_when=when)
     pending -= done
-    for future in done:
-        future.result()
-    return len(done)
+    return len([future.result() for future in done])

@@ -12,6 +12,7 @@ The same functions run under two runners: worker processes on this machine (`loc
 """
 
 import collections
+import importlib
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,12 +25,13 @@ from retrieval.common.runtime import hashing
 from retrieval.data.corpora import corpus_kind, passages
 from retrieval.data.corpora.articles import Article
 from retrieval.data.corpora.corpus_kind import Source
-from retrieval.data.shards import local_pipeline, shard_steps
+from retrieval.data.shards import shard_steps
 from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
+_REMEDY = "raise config.prepare.longest_passage"
 _PIECE = 1 << 16  # characters of a paragraph that are looked at, or not, for the vocabulary
 
 
@@ -40,11 +42,10 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
       UserError: the source cannot be read, or holds no passage.
     """
     files.remove_temporaries(folder)
-    _remove_articles_of(folder, "beam-*" if settings.runner == LOCAL else "[0-9]*")
-    if settings.runner == LOCAL:
-        pipeline = local_pipeline
-    else:
-        from retrieval.data.shards import beam_pipeline as pipeline
+    if of_others := list((folder / "articles").glob("beam-*" if settings.runner == LOCAL else "[0-9]*")):
+        for path in (*of_others, folder / shard_steps.WORK):  # begun by another runner: the same in other files
+            files.remove(path)
+    pipeline = importlib.import_module(f"{__package__}.{'local' if settings.runner == LOCAL else 'beam'}_pipeline")
     counts, examples = pipeline.write_articles(source, folder, settings)
     _vocabulary(folder, settings, counts)
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
@@ -58,13 +59,6 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     return statistics
 
 
-def _remove_articles_of(folder: Path, names: str) -> None:
-    """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
-    if paths := list((folder / "articles").glob(names)):
-        for path in (*paths, folder / shard_steps.WORK):
-            files.remove(path)
-
-
 def _counted(counts: Mapping[str, int]) -> str:
     """What was counted of the pages, for errors."""
     return ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()) if count) or "no page was read"
@@ -73,14 +67,14 @@ def _counted(counts: Mapping[str, int]) -> str:
 def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> None:
     if settings.vocabulary is not None:
         vocabulary = vocabularies.load(settings.vocabulary)
-    elif not vocabularies.find(folder):
-        kind = vocabularies.TRAINED[settings.vocab_kind]
+    elif vocabularies.find(folder):
+        return
+    else:
+        texts, kind = _sample_texts(folder, budget=16 << 20), vocabularies.TRAINED[settings.vocab_kind]
         try:
-            vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
+            vocabulary = kind.train(texts, settings.vocab_size, settings.lower_case)
         except UserError as error:
             raise UserError(f"config.corpus: {error} ({_counted(counts)})") from error
-    else:
-        return
     vocabulary.save(folder / vocabulary.FILE)
 
 
@@ -109,10 +103,8 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
         last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
         last_buckets = sorted((int(name.rpartition(" ")[2]), counts.pop(name)) for name in last)
         tasks[task] = {"pairs": pairs, "last_buckets": {str(bucket): count for bucket, count in last_buckets}}
-        means = {
-            f"{side}_tokens": round(sum / max(pairs, 1), 2) for side, sum in (("query", query), ("document", document))
-        }
-        tasks[task] |= {"tokens": round(query + document), **means}
+        means = (("query_tokens", query), ("document_tokens", document))
+        tasks[task] |= {"tokens": round(query + document)} | {name: round(n / max(pairs, 1), 2) for name, n in means}
     broken = sorted(name for name in counts if name.startswith("broken: "))
     plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
     problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]
@@ -123,13 +115,9 @@ def _losses(counts: collections.Counter) -> Iterator[str]:
     """What is lost to an unusual degree, and what helps."""
     tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
     if cut > _MOST_CUT * tokens:
-        yield (
-            f"{cut / tokens:.1%} of the tokens are cut off: {counts[passages.LONG_SENTENCES]:,} of "
-            f"{counts[passages.SENTENCES]:,} sentences are longer than a passage; raise config.prepare.longest_passage"
-        )
+        sentences = f"{counts[passages.LONG_SENTENCES]:,} of {counts[passages.SENTENCES]:,} sentences"
+        yield f"{cut / tokens:.1%} of the tokens are cut off: {sentences} are longer than a passage; {_REMEDY}"
     alone = counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"]
     if alone > _MOST_ALONE * counts["passages"]:
-        yield (
-            f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair; raise "
-            "config.prepare.longest_passage or config.prepare.shortest_paragraph"
-        )
+        what = f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair"
+        yield f"{what}; {_REMEDY} or config.prepare.shortest_paragraph"

@@ -43,6 +43,7 @@ CUT, WRITE = "cut", "write"  # the first step and the last
 WORK = "work"  # the folder of what is written on the way
 
 Item = tuple[str, Any, Any]
+Parsed = Article | Redirect | KnownItem
 
 WITHOUT_PAIR = "passages without a pair"
 KEPT_SENTENCES = "sentences never trained on: they are kept for evaluation"
@@ -75,13 +76,11 @@ class Settings(NamedTuple):
     vocab_kind: str = "wordpiece"
 
 
-def cut_article(
-    item: Article | Redirect | KnownItem, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int
-) -> Iterator[Item]:
+def cut_article(item: Parsed, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int) -> Iterator[Item]:
     """One article (or redirect) to its lead, its passages and what they link to. A known item gives its sentences."""
     if isinstance(item, KnownItem):
         for ids in passages.sentence_ids(item, vocabulary, limits):
-            yield SENTENCE, _digest(ids), [holdout.KEPT, "", [], ""]
+            yield from ((SENTENCE, digest, [holdout.KEPT, "", [], ""]) for digest in _digests(ids, [len(ids)]))
         return
     if isinstance(item, Redirect):
         yield REDIRECT, item.title, item.target
@@ -89,11 +88,11 @@ def cut_article(
     counts: collections.Counter = collections.Counter()
     lead, cut = passages.cut(item, vocabulary, limits, counts)
     title = vocabulary.encode(item.title)
-    of_title, in_lead = _digests(title, _whole(title)), _digests(*lead)
-    of_lead, of_passages = set(in_lead), [_digests(*passage.tokens) for passage in cut]
-    smallest, readers = _places(cut, of_passages, {*of_title}, of_lead)
+    of_title, in_lead = _digests(title, [len(title)]), _digests(*lead)
+    of_passages = [_digests(*passage.tokens) for passage in cut]
+    smallest, readers = _places(cut, of_passages, {*of_title}, {*in_lead})
     for digest, numbers in readers.items():
-        linked_as = item.linked_as if digest in of_lead else ""
+        linked_as = item.linked_as if digest in in_lead else ""
         yield SENTENCE, digest, [smallest.get(digest, holdout.OPEN), item.id, numbers, linked_as]
 
     def buckets(digests: Iterable[int]) -> list[int]:
@@ -112,8 +111,7 @@ def cut_article(
         body |= passage.tokens._asdict() | {"buckets": buckets(digests), "links": len(passage.targets)}
         shown = _as_lead(dict.fromkeys(own_lead, ()) if passage.in_lead else own_lead)
         yield PASSAGE, _shard(passage.id, num_shards), of_article | body | shown
-        for target in passage.targets:
-            yield REQUEST, target, passage.id
+        yield from ((REQUEST, target, passage.id) for target in passage.targets)
 
 
 def _places(
@@ -147,13 +145,12 @@ class Step(NamedTuple):
 
 def steps(folder: Path, num_shards: int) -> Sequence[Step]:
     """The steps behind `cut_article`, in order. The keys of the last are the numbers of the shards, all of them."""
-    n, partial = num_shards, functools.partial
-    write = partial(write_shard, folder=folder, num_shards=n)
+    of_shards = functools.partial(functools.partial, num_shards=num_shards)
     return (
-        Step("share", [(CUT, SENTENCE)], partial(share, num_shards=n)),
+        Step("share", [(CUT, SENTENCE)], of_shards(share)),
         Step("resolve", [(CUT, REDIRECT), (CUT, REQUEST)], resolve),
-        Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], partial(attach, num_shards=n)),
-        Step(WRITE, [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)], write),
+        Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], of_shards(attach)),
+        Step(WRITE, [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)], of_shards(write_shard, folder=folder)),
     )
 
 
@@ -162,20 +159,16 @@ def share(digest: int, places: Iterable[Sequence], num_shards: int) -> Iterator[
     places = list(places)
     smallest = min(bucket for bucket, *_ in places)
     for bucket, article, numbers, linked_as in places:
-        if bucket == smallest:
-            continue
-        if linked_as:
-            yield SHARED_LEAD, linked_as, [article, digest, smallest]
-        for number in numbers:
-            id = f"{article}:{number}"
-            yield SHARED, _shard(id, num_shards), [id, digest, smallest]
+        if bucket > smallest:
+            yield from [(SHARED_LEAD, linked_as, [article, digest, smallest])] if linked_as else []
+            for id in (f"{article}:{number}" for number in numbers):
+                yield SHARED, _shard(id, num_shards), [id, digest, smallest]
 
 
 def resolve(title: str, redirects: Iterable[str], requests: Iterable[str]) -> Iterator[Item]:
     """Links to a redirect become links to its target (one hop, as in MediaWiki)."""
     target = min(redirects, default=title)
-    for passage_id in requests:
-        yield RESOLVED, target, passage_id
+    yield from ((RESOLVED, target, passage_id) for passage_id in requests)
 
 
 def attach(
@@ -237,8 +230,7 @@ def write_shard(
             table.update([KEPT_SENTENCES] * item["buckets"].count(holdout.KEPT))
         for _, example in links:
             linked.write(example)
-    for name, count in table.items():
-        yield COUNT, name, count
+    yield from ((COUNT, name, count) for name, count in table.items())
 
 
 def shard_path(folder: Path, kind: str, shard: int, num_shards: int, suffix: str = "tfrecord") -> Path:
@@ -257,19 +249,14 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict], dict[in
             groups[kind].append(msgpack.unpackb(packed))
         (item, *others), leads, smaller = groups
         if others:
-            page = id.rpartition(":")[0]
-            raise UserError(
-                f"two pages of the corpus have the id '{page}'; give them ids, or each dump a file, of its own"
-            )
+            raise UserError(f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give each one of its own")
         yield item, leads, dict(smaller)
 
 
 def _with_lowered(item: dict, smaller: dict[int, int]) -> dict:
     """A passage with the smaller buckets of its title, its sentences and its article's lead."""
-    if not smaller:
-        return item
-    digests = {"title_bucket": _digests(item["title_ids"], _whole(item["title_ids"]))}
-    digests |= {f"{of}buckets": _digests(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_")}
+    digests = {"title_bucket": _digests(item["title_ids"], [len(item["title_ids"])])} if smaller else {}
+    digests |= {f"{of}buckets": _digests(item[f"{of}ids"], item[f"{of}lengths"]) for of in ("", "lead_") if smaller}
     return item | {name: _lowered(item[name], own, smaller) for name, own in digests.items()}
 
 
@@ -290,13 +277,12 @@ def _last_buckets(item: dict, leads: list[dict]) -> dict[str, list[int]]:
 
 def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, float]:
     """Pairs, query tokens and document tokens of each task, as in Table 1 (a query's tokens in expectation)."""
-    size, title = len(item["ids"]), len(item["title_ids"])
-    sentence = size / len(item["lengths"])
+    size, sentence = len(item["ids"]), _mean(item["lengths"])
     of_links = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
     queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"]), "wlp": of_links, "mlm": None}
     table: dict[str, float] = {}
     for (task, query), pairs in zip(queries.items(), counts):
-        document = size + title - sentence if task == "ict" else size
+        document = size + len(item["title_ids"]) - sentence if task == "ict" else size
         table |= {f"{task} pairs": pairs, f"{task} document tokens": document * pairs}
         table |= {f"{task} query tokens": query * pairs} if query is not None else {}
     return table
@@ -322,17 +308,9 @@ def _example(item: dict, lead: dict, last_buckets: dict[str, list[int]]) -> byte
 
 
 def _digests(ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
-    """A hash of each sentence of a text."""
-    return [_digest(ids[start:end]) for start, end in itertools.pairwise(itertools.accumulate(lengths, initial=0))]
-
-
-def _digest(sentence: Iterable[int]) -> int:
-    return _hash(*map(str, sentence))
-
-
-def _whole(title: Sequence[int]) -> list[int]:
-    """The lengths of the sentences of a title, which is one."""
-    return [len(title)] if title else []
+    """A hash of each sentence of a text; an empty one is none."""
+    ends = itertools.pairwise(itertools.accumulate(lengths, initial=0))
+    return [_hash(*map(str, ids[start:end])) for start, end in ends if start < end]
 
 
 def _mean(lengths: Sequence[int]) -> float:

@@ -44,13 +44,10 @@ class Prefixes(NamedTuple):
         Raises:
           UserError: one leaves no room for a text.
         """
-        (query, first, is_first_apart), (document, second, is_second_apart) = (
-            _prompt(data, vocabulary, side) for side in prompts.USUAL
-        )
+        (query, document), texts, are_apart = zip(*(_prompt(data, vocabulary, side) for side in prompts.USUAL))
         joined = data.get("titles", PAIR) == JOINED
-        apart = vocabulary.splits_at_spaces and is_first_apart and is_second_apart
-        is_plain = not (first or second or joined)
-        return cls(query, document, joined, None if apart or is_plain else (first, second))
+        apart = (vocabulary.splits_at_spaces and all(are_apart)) or not (any(texts) or joined)
+        return cls(query, document, joined, None if apart else texts)
 
     @property
     def of_stored(self) -> "Prefixes":
@@ -114,10 +111,9 @@ def _prompt(data: Mapping[str, Any], vocabulary: Vocabulary, side: str) -> tuple
     # Its last space belongs to what follows: pieces of SentencePiece begin with theirs.
     ids = [vocabulary.tokens.index(prefix)] if is_token else vocabulary.encode(prefix.rstrip()) if prefix else []
     if ids and vocabulary.template.size() + len(ids) >= length:
-        raise UserError(
-            f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {vocabulary.template.size()} special ones no "
-            f"token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
-        )
+        remedy = f"no token is left of config.data.{side}_length={length}: take a shorter prompt, or raise the length"
+        special = f"{vocabulary.template.size()} special ones"
+        raise UserError(f"the prompt {prefix[:60]!r} has {len(ids)} tokens, and with {special} {remedy}")
     is_apart = is_token or vocabulary.encode(prefix + _WORD) == [*ids, *vocabulary.encode(_WORD)]
     return tuple(ids), "" if is_token else prefix, is_apart
 

@@ -25,8 +25,7 @@ def are_prompts(value: Any) -> bool:
 
 def named(data: Mapping[str, Any]) -> dict[str, str]:
     """The prompts of the group `data` of a config, but for the usual two."""
-    parts = (item.partition("=") for item in data["prompts"])
-    return {name: text for name, _, text in parts}
+    return {name: text for name, _, text in (item.partition("=") for item in data["prompts"])}
 
 
 def written(prompts: Mapping[str, str]) -> tuple[str, ...]:

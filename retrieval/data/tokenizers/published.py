@@ -31,14 +31,13 @@ _ROBERTA = "Roberta XLMRoberta Camembert Longformer Bart MBart".split()
 # Those that put tokens around a text as settings say, whatever their tokenizer.json does.
 _WITH_FLAGS = ("Llama", "CodeLlama")
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_LISTED = (*_AS_IT_IS, *_BERT)
 # The `model_type` of a config.json -> the class of its tokenizer.
 _OF_MODELS = dict(bert="Bert", distilbert="DistilBert", electra="Electra", roberta="Roberta", llama="Llama")
 _OF_MODELS["mistral"] = "Llama"
 
 # What the parts of a tokenizer.json call what tokenizer_config.json changes, and the key there.
-_BERT_KEYS = dict(
-    lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars"
-)
+_KEYS = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 _CLEANS = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
 _OF_BERT = dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100)
 _WAY_OUT = "take another model"
@@ -87,8 +86,7 @@ def load(path: Path) -> Vocabulary:
     """
     with library_errors(f"vocabulary {path}", "copy it again"):
         settings = _settings(path)
-        kind = _checked_kind(path, settings)
-        config = _pipeline(path, settings)
+        kind, config = _checked_kind(path, settings), _pipeline(path, settings)
         _apply(path, settings, config, is_generic=path.suffix == ".json" and kind in _AS_IT_IS)
         tokenizer_json.check_growth(config)
         usual = next((tokenizer_json.USUAL[n] for n, kinds in enumerate((_ROBERTA, _BERT)) if kind in kinds), {})
@@ -122,17 +120,12 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     code = settings.get("auto_map")
     if isinstance(code, dict) and code.get("AutoTokenizer"):
         raise UserError(f"{beside}: auto_map names code of its own for the tokenizer, which is not run; {_WAY_OUT}")
-    if path.suffix == ".json":
-        return kind
-    tokens = read_lines(path)
     added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
     added |= read_object(path.with_name(_ADDED)).keys()
-    is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split")
-    if kind not in (*_AS_IT_IS, *_BERT) or is_slow or added.difference(tokens):
-        raise UserError(
-            f"{beside}: tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make ids in a way of "
-            f"their own; {_WAY_OUT}, or add the tokenizer.json that transformers writes"
-        )
+    is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split") or kind not in _LISTED
+    if path.suffix != ".json" and (is_slow or added.difference(read_lines(path))):
+        what = f"tokenizer_class {name!r}, do_basic_tokenize, never_split or added tokens make other ids"
+        raise UserError(f"{beside}: {what}; {_WAY_OUT}, or add the tokenizer.json that transformers writes")
     return kind
 
 
@@ -156,7 +149,7 @@ def _apply(path: Path, settings: Mapping[str, Any], config: dict[str, Any], is_g
     Args:
       is_generic: whether the class is one that leaves a normalizer as it is.
     """
-    keys = {"BertNormalizer": {} if is_generic else _BERT_KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
+    keys = {"BertNormalizer": {} if is_generic else _KEYS, "ByteLevel": {"add_prefix_space": "add_prefix_space"}}
     for part in (config.get("normalizer") or {}, config.get("pre_tokenizer") or {}):
         own = keys.get(str(part.get("type")), {})
         part |= {name: settings[key] for name, key in own.items() if key in settings}

@@ -30,9 +30,7 @@ class Template(NamedTuple):
         The longer text loses its last tokens until both are of one length, then both do. One odd place is left to the
         longer, or to `second`. An empty `first` (a text without a title) gives `single(second)`.
         """
-        if not first:
-            return self.single(second, length)
-        return PairTemplate(*self).row(first, second, length)
+        return PairTemplate(*self).row(first, second, length) if first else self.single(second, length)
 
     def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
         """The `pair` of the two, then pairs with the same `first`.
@@ -90,10 +88,8 @@ class PairTemplate(NamedTuple):
     @property
     def change(self) -> tuple[int, int]:
         """The token behind which types are 1, and its how manyth place in a row that is; (-1, 1) where none are."""
-        if self.of_first < 1:
-            return -1, 1
-        id = self.between[self.of_first - 1]
-        return id, (*self.before, *self.between[: self.of_first]).count(id)
+        ids = (*self.before, *self.between[: self.of_first])
+        return (ids[-1], ids.count(ids[-1])) if self.of_first > 0 else (-1, 1)
 
     def row(self, query: Sequence[int], document: Sequence[int], length: int) -> list[int]:
         """`[CLS] query [SEP] document [SEP]` of at most `length` tokens, cut as transformers' `longest_first` cuts."""

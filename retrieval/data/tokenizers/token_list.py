@@ -22,10 +22,8 @@ def read_lines(path: Path) -> list[str]:
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"vocabulary {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); one token a line is needed") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"vocabulary {path}: cannot be read as UTF-8, one token a line ({error})") from error
     while lines and not lines[-1].rstrip("\r"):
         lines.pop()
     return [line.rstrip("\r") for line in lines]

@@ -55,15 +55,8 @@ class Trigrams(Vocabulary):
         raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")
 
     def decode(self, ids: Sequence[int]) -> str:
-        special, words = {FILLER, self.pad_id, self.mask_id, *self.template.before, *self.template.behind}, [""]
-        for token in (self.tokens[id] for id in ids if id not in special):
-            if token == self.tokens[self.unk_id]:
-                words[-1] += "?"
-            elif token.startswith(_EDGE):
-                words.append(token[1:])
-            else:
-                words[-1] += token[-1]
-        return " ".join(word.removesuffix(_EDGE) for word in words if word)
+        special = {FILLER, self.pad_id, self.mask_id, *self.template.before, *self.template.behind}
+        return " ".join(self.tokens[id] for id in ids if id not in special)
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, lower_case: bool = True) -> "Trigrams":

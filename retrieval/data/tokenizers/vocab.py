@@ -100,7 +100,7 @@ class Vocabulary:
           UserError: something stands there, or there is no such token.
         """
         if self.template.behind or self.eos_id < 0:
-            why = "puts a token behind a text already" if self.template.behind else "names no eos_token"
+            why = "names no eos_token, or puts one by itself"
             raise UserError(f"config.data.append_eos=True, and the vocabulary {why}: set it to False")
         self.template = self.template._replace(between=(self.eos_id,), behind=(self.eos_id,))
         self.pair_template = PairTemplate(*self.template, of_first=1)
@@ -143,11 +143,13 @@ class Vocabulary:
         """
         with _text_errors([text]):
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
-        firsts = [end - max(len(text[start:end].lstrip()), min(1, end - start)) for start, end in encoding.offsets]
-        ends = [_behind(text, end, most) for (_, end), most in zip(encoding.offsets, begins)]
-        ids = [self.unk_id if id == self.sep_id else id for id in encoding.ids]
-        return ids, list(zip(firsts, ends))
+        places = []
+        for (start, end), (most, _) in zip(encoding.offsets, [*encoding.offsets[1:], (len(text), 0)]):
+            first = end - max(len(text[start:end].lstrip()), min(1, end - start))
+            while end < most and unicodedata.category(text[end]) == "Mn":
+                end += 1
+            places.append((first, end))
+        return [self.unk_id if id == self.sep_id else id for id in encoding.ids], places
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -190,28 +192,24 @@ class Vocabulary:
           types: token types of the model, 1 or 2; 0 where it takes none.
           pair: what stands around a cross-encoder's pair.
         """
-        settings = self.settings(types) | {"model_max_length": length}
         self.save(folder / self.FILE)
         files.write_text(folder / "tokenizer.json", self.to_json(max(1, types), pair) + "\n")
-        files.write_json(folder / "tokenizer_config.json", settings)
-        names = {name: token for name, token in settings.items() if name.endswith("_token")}
+        files.write_json(folder / "tokenizer_config.json", self.settings(types) | {"model_max_length": length})
+        names = {f"{name}_token": token for name, token in self._special_tokens().items()}
         files.write_json(folder / "special_tokens_map.json", names)
 
     def settings(self, types: int) -> dict[str, Any]:
         """What the `tokenizer_config.json` beside `to_json` says, for transformers to give the same ids."""
         blanks = {"add_prefix_space": True} if getattr(self._tokenizer.pre_tokenizer, "add_prefix_space", False) else {}
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
-            "split_special_tokens": not self.tokens_in_text,  # or else "[SEP]" in a text is the token
-            **{f"{name}_token": token for name, token in self._special_tokens().items()},
-            **blanks,
-            "model_input_names": ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"],
-        }
+        names = {f"{name}_token": token for name, token in self._special_tokens().items()}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"] if types else ["input_ids", "attention_mask"]
+        # tokenizer.json as it is, and "[SEP]" in a text is no token but of a vocabulary that has it so
+        as_it_is = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": not self.tokens_in_text}
+        return as_it_is | names | blanks | {"model_input_names": inputs}
 
     def _special_tokens(self) -> dict[str, str]:
         ids = {name: getattr(self, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask", "eos")}
-        if ids["pad"] < 0:
-            ids["pad"] = ids["sep"]  # those who read it make no batch without one
+        ids["pad"] = ids["sep"] if ids["pad"] < 0 else ids["pad"]  # those who read it make no batch without one
         return {name: self.tokens[id] for name, id in ids.items() if id >= 0}
 
 
@@ -225,13 +223,6 @@ def _text_errors(texts: Sequence[str]) -> Iterator[None]:
             text_files.refuse_surrogates(text, "text", "what is to be tokenised")
         with library_errors("a text that is to be tokenised", "take another vocabulary"):
             raise
-
-
-def _behind(text: str, end: int, most: int) -> int:
-    """The place behind the accents at `end`, at most `most`."""
-    while end < most and unicodedata.category(text[end]) == "Mn":
-        end += 1
-    return end
 
 
 class WordPiece(Vocabulary):

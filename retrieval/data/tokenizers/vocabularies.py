@@ -14,7 +14,6 @@ TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}
 
 # Of several in a folder the first counts.
 FILES = ("tokenizer.json", "vocab.txt")
-_OTHERS = ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "vocab.json")
 ALL_FILES = (*FILES, "tokenizer_config.json")  # of a vocabulary in the corpus of a run
 
 
@@ -53,10 +52,8 @@ def load(place: Path) -> Vocabulary:
     """The vocabulary of a file, or of a folder that has one."""
     path = find(Path(place))
     if path is None:
-        other = next(filter(Path.is_file, (Path(place) / name for name in _OTHERS)), None)
-        remedy = "needs the tokenizer.json that AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes"
-        no_file = f"no such file, nor a folder with one of {', '.join(FILES)}"
-        raise UserError(f"vocabulary {other}: {remedy}" if other else f"vocabulary {place}: {no_file}")
+        remedy = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes the first"
+        raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}; {remedy}")
     if path.suffix == ".json" and _is_of_trigrams(path):
         return Trigrams.load(path)
     if path.suffix != ".json" and not published.beside(path):

@@ -9,7 +9,7 @@ from typing import Any
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.parsing import scalars, text_files
 from retrieval.data.sets.beir import Candidate
-from retrieval.export.vectors.vectors import DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, TEXTS
+from retrieval.export.vectors.vectors import COLUMNS, DOCUMENT, INTEGER, NUMBER, PARENT, SWITCH, TEXT, TEXTS
 
 _log = logging.getLogger(__name__)
 
@@ -57,12 +57,10 @@ class Metadata:
                 f"{at}: '{name}' {what}; metadata is a text, a number, true, false or a list of texts, of other names"
             )
         before = self.kinds.get(name, kind)
-        if {before, kind} == {INTEGER, NUMBER}:
-            before = kind = NUMBER
-        if before != kind:
-            raise UserError(
-                f"{at}: '{name}' is a {kind} here and a {before} in lines before; write it alike everywhere"
-            )
+        kind = NUMBER if {before, kind} == {INTEGER, NUMBER} else kind
+        if before not in (kind, INTEGER if kind == NUMBER else kind):
+            why = f"is a {kind} here and a {before} in lines before"
+            raise UserError(f"{at}: '{name}' {why}; write it alike everywhere")
         self.kinds[name] = kind
         return value
 
@@ -73,6 +71,8 @@ class Metadata:
           UserError: no passage can have such metadata.
         """
         for name in columns:
+            if name in COLUMNS:
+                raise UserError(f"config.handover.columns: the table has a column '{name}' already; name others")
             if name not in self.kinds:
                 raise unknown_name("metadata in config.handover.columns", name, self.kinds)
 
@@ -99,10 +99,7 @@ class Metadata:
         """
         unused = [id for id in self._said if id not in self._used]
         if self._said and len(unused) == len(self._said):
-            raise UserError(
-                f"{self._path}: none of its {len(unused):,} lines, such as '{unused[0]}', is of the collection's ids"
-            )
+            what = f"none of its {len(unused):,} lines, such as '{unused[0]}', is of the collection's ids"
+            raise UserError(f"{self._path}: {what}")
         if unused:
-            _log.warning(
-                "%s: %s of its lines are of nothing here, such as '%s'", self._path, f"{len(unused):,}", unused[0]
-            )
+            _log.warning("%s: %d of its lines are of nothing here, such as '%s'", self._path, len(unused), unused[0])

@@ -9,7 +9,7 @@ vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, t
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.registry import Table
 from retrieval.export.vectors.vectors import (
     BLOCK,
+    COLUMNS,
     DOCUMENT,
     INTEGER,
     NUMBER,
@@ -31,9 +32,6 @@ from retrieval.export.vectors.vectors import (
     Vectors,
     numbers,
 )
-
-_MOST_BYTES = 1_000_000_000  # of a part of the table
-_NAMES = ("id", "vector", "title", "text", "metadata")  # of its columns
 
 _MOST_FILES = 5000  # that Vertex takes
 _INT32 = 1 << 31
@@ -120,71 +118,45 @@ pyserini takes this folder in place of the name of an index: `FaissSearcher(".",
 
 @register
 class NeutralTable(Target):
-    """Parquet, which most systems read.
-
-    Row groups have 65,536 rows. Texts are compressed, vectors are not: that would hardly make them smaller.
-    """
+    """Parquet, which most systems read. Texts are compressed, vectors are not: that would hardly make them smaller."""
 
     name, title = "table", "a table of Parquet"
     load = "The commands of DuckDB, LanceDB, Hugging Face's `datasets` and Milvus are in docs/guides/handover.md.\n"
 
-    def check(self, vectors: Vectors) -> None:
-        if (taken := next((name for name in vectors.columns if name in _NAMES), None)) is not None:
-            raise UserError(f"config.handover.columns: the table has a column '{taken}' already; name others")
-
     def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
+        from pyarrow import parquet
+
         rows: dict[str, int] = {}
         for name, side in (("vectors", vectors), ("queries", queries)):
             if side:
-                parts = dict(_parquet_parts(place.folder / name, side))
+                (place.folder / name).mkdir()
+                compression: Any = dict.fromkeys({*COLUMNS, *side.columns} - {"vector"}, "zstd")
+                options: Any = {"compression": compression, "use_dictionary": list(side.columns)}
+                parts = {}
+                for number, block in enumerate(side.blocks()):
+                    part = f"{name}/part-{number:05}.parquet"
+                    parquet.write_table(_table(side, block), place.folder / part, row_group_size=BLOCK, **options)
+                    parts[part] = len(block.ids)
                 files.write_json(place.folder / f"{name}.json", side.described | {"parts": len(parts)})
-                rows |= {f"{name}/{part}": count for part, count in parts.items()}
+                rows |= parts
         return rows
 
 
-def _parquet_parts(folder: Path, vectors: Vectors) -> Iterator[tuple[str, int]]:
-    """Writes the parts; yields the name and the rows of each."""
-    from pyarrow import parquet
-
-    folder.mkdir()
-    schema, number = _schema(vectors), 0
-    options: Any = {"compression": dict.fromkeys(set(schema.names) - {"vector"}, "zstd")}
-    options["use_dictionary"] = list(vectors.columns)
-    blocks = vectors.blocks()
-    block = next(blocks, None)
-    while block:
-        path, rows = folder / f"part-{number:05}.parquet", 0
-        with parquet.ParquetWriter(path, schema, **options) as writer:
-            while block and (not rows or path.stat().st_size + block.vectors.nbytes < _MOST_BYTES):
-                writer.write_batch(_batch(block, schema), row_group_size=len(block.ids))
-                rows += len(block.ids)
-                block = next(blocks, None)
-        yield path.name, rows
-        number += 1
-
-
-def _schema(vectors: Vectors) -> Any:
+def _table(vectors: Vectors, block: Block) -> Any:
     import pyarrow as pa
 
-    vector = pa.field("vector", pa.list_(pa.float32(), vectors.dimension), nullable=False)
+    flat = pa.array(np.ascontiguousarray(block.vectors).reshape(-1))
     types = {TEXT: pa.string(), TEXTS: pa.list_(pa.string()), INTEGER: pa.int64(), NUMBER: pa.float64()}
     types[SWITCH] = pa.bool_()
-    texts = [pa.field(name, pa.string(), nullable=False) for name in ("id", "title", "text", "metadata")]
-    columns = [pa.field(name, types[vectors.kinds[name]]) for name in vectors.columns]
-    entry = {"retrieval.vectors": json.dumps(vectors.described, ensure_ascii=False)}
-    return pa.schema([texts[0], vector, *texts[1:], *columns], metadata=entry)
-
-
-def _batch(block: Block, schema: Any) -> Any:
-    import pyarrow as pa
-
-    flat = np.ascontiguousarray(block.vectors).reshape(-1)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=schema.field("vector").type)
     metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
-    columns = [pa.array([of.get(f.name) for of in block.metadata], f.type) for f in list(schema)[5:]]
-    return pa.RecordBatch.from_arrays(
-        [block.ids, vectors, block.titles, block.texts, metadata, *columns], schema=schema
-    )
+    vectors_N = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
+    texts = [pa.array(column, pa.string()) for column in (block.ids, block.titles, block.texts, metadata)]
+    columns: dict[str, Any] = dict(zip(COLUMNS, (texts[0], vectors_N, *texts[1:])))
+    for name in vectors.columns:
+        columns[name] = pa.array([of.get(name) for of in block.metadata], types[vectors.kinds[name]])
+    form = [pa.field(name, column.type, nullable=name not in COLUMNS) for name, column in columns.items()]
+    entry = {"retrieval.vectors": json.dumps(vectors.described, ensure_ascii=False)}
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(form, metadata=entry))
 
 
 @register
@@ -202,10 +174,8 @@ Put nothing else into `data/`. Of passages it has ids, vectors and what is filte
 """
 
     def check(self, vectors: Vectors) -> None:
-        if vectors.rows > _MOST_FILES * BLOCK:
-            raise UserError(
-                f"config.handover.to={self.name}: {vectors.rows:,} vectors; {_MOST_FILES * BLOCK:,} are the most"
-            )
+        if vectors.rows > (most := _MOST_FILES * BLOCK):
+            raise UserError(f"config.handover.to={self.name}: {vectors.rows:,} vectors; {most:,} are the most")
 
     def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
         (place.folder / "data").mkdir()

@@ -19,6 +19,8 @@ _UNIT = 1e-5  # how far the square of a length is from 1 by float32's rounding
 _HITS = 10  # of a query in `check.jsonl`
 _WHOLE_ZERO = re.compile("(?<![^,])-0(?![^,])")
 
+COLUMNS = ("id", "vector", "title", "text", "metadata")  # that every table has
+
 # In metadata: the id of the text that a row is a window of, and that of the document that the text is from.
 PARENT, DOCUMENT = "parent", "document"
 # Kinds of metadata.

@@ -37,14 +37,12 @@ def merge_small(cluster_N: np.ndarray, centroid_KE: np.ndarray, least: int) -> n
         smallest = np.where(is_left_K, size_K, np.inf).argmin()
         if size_K[smallest] >= least:
             break
+        is_left_K[smallest] = False
         distance_K = np.square(centroid_KE - centroid_KE[smallest]).sum(axis=1)
-        distance_K[~is_left_K] = np.inf
-        distance_K[smallest] = np.inf
-        next_to = distance_K.argmin()
+        next_to = np.where(is_left_K, distance_K, np.inf).argmin()
         both = [smallest, next_to]
         centroid_KE[next_to] = np.average(centroid_KE[both], axis=0, weights=size_K[both])
         size_K[next_to] += size_K[smallest]
-        is_left_K[smallest] = False
         into_K[into_K == smallest] = next_to
     return np.unique(into_K[cluster_N], return_inverse=True)[1].astype(np.int32)
 
@@ -57,9 +55,8 @@ def drawn(pairs: Clustered, batches: int, size: int, random: np.random.Generator
     by_paragraph_M = np.argsort(pairs.paragraph_M, kind="stable")
     count_N = np.bincount(pairs.paragraph_M, minlength=len(pairs.cluster_N))
     first_N = np.cumsum(count_N) - count_N
-    members = np.split(
-        np.argsort(pairs.cluster_N, kind="stable"), np.cumsum(np.bincount(pairs.cluster_N))[:-1].astype(int)
-    )
+    by_cluster_N, ends_K = np.argsort(pairs.cluster_N, kind="stable"), np.cumsum(np.bincount(pairs.cluster_N))
+    members = np.split(by_cluster_N, ends_K[:-1].astype(int))
     weight_K = np.bincount(pairs.cluster_N, weights=count_N)
     clusters_T = random.choice(len(weight_K), size=batches, p=weight_K / weight_K.sum())
     rows_TB = np.empty((batches, size), np.int64)

@@ -11,7 +11,7 @@ each of its groups (`train.groups`), is of one cluster. A version has beside its
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -26,6 +26,7 @@ from retrieval.runs.fitting import examples
 from retrieval.runs.fitting.refresh import RefreshKind
 from retrieval.runs.fitting.refresh_kind import REFRESHES
 from retrieval.runs.fitting.versions import Counts, RefreshInputs, Write
+from retrieval.runs.pipeline.records import get_field
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
 
@@ -48,16 +49,12 @@ class ClustersRefresh(RefreshKind):
                 "config.mine.refresh_makes=clusters makes batches of the labelled pairs of one task, and drawn are "
                 f"{' and '.join(tasks)}: set config.data.rates of the others to 0"
             )
-        if packed := [side for side in ("query", "document") if config.data.pack[side]]:
-            raise UserError(
-                f"config.data.pack.{packed[0]}={config.data.pack[packed[0]]}: a packed lane keeps texts for later "
-                "batches, which would mix clusters: set 0, or config.mine.refresh_makes=negatives"
-            )
-        if config.mine.refresh_share != 1:
-            raise UserError(
-                f"config.mine.refresh_share={config.mine.refresh_share} is of mined negatives, and clusters are of all "
-                "pairs: set it to 1"
-            )
+        for field, needed in {"data.pack.query": 0, "data.pack.document": 0, "mine.refresh_share": 1}.items():
+            if (value := get_field(config, field)) != needed:
+                raise UserError(
+                    f"config.{field}={value}: batches by clusters are of all pairs, and a packed lane keeps texts for "
+                    f"later ones: set {needed}, or config.mine.refresh_makes=negatives"
+                )
         if not recipe_of(config).has_towers:
             raise UserError(
                 f"config.mine.refresh_makes=clusters embeds paragraphs, which {recipe_of(config).label} does not: set "
@@ -85,12 +82,10 @@ class ClustersRefresh(RefreshKind):
           UserError: there are fewer paragraphs than clusters, or than a batch has rows.
         """
         config, pairs = run.config, StoredPairs(run.pairs)
-        paragraphs, pair_M, paragraph_M = _paragraphs(pairs, config.data.negatives > 0)
+        id_N, record_N, pair_M, paragraph_M = _paragraphs(pairs, config.data.negatives > 0)
         size = _group_size(config.train)
-        _check_enough(len(paragraphs.id_N), config.cluster.count, size)
-        embedding_NE = _embedded(
-            inputs, pairs.positives(paragraphs.record_N), config.data.document_length, config.encode.shard_size
-        )
+        _check_enough(len(id_N), config.cluster.count, size)
+        embedding_NE = _embedded(inputs, config, pairs.positives(record_N))
         seed = [config.seed, inputs.version]
         rule = kmeans.Rule(config.cluster.count, config.cluster.iterations, _SAMPLE)
         clusters = kmeans.cluster(embedding_NE, rule, seed, inputs.mesh)
@@ -101,7 +96,7 @@ class ClustersRefresh(RefreshKind):
             random = np.random.default_rng([*seed, _ORDER])
             rows_TG = ORDERS[config.cluster.batches](Clustered(cluster_N, paragraph_M), batches, size, random)
             pairs.write(folder, pair_M[rows_TG].reshape(-1, config.train.batch_size), config.data.lanes)
-            for name, values in zip(ARRAYS, (paragraphs.id_N, cluster_N, clusters.centroid_KE)):
+            for name, values in zip(ARRAYS, (id_N, cluster_N, clusters.centroid_KE)):
                 np.save(folder / f"{name}.npy", values, allow_pickle=False)
             return _counts(clusters, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
 
@@ -113,32 +108,25 @@ class ClustersRefresh(RefreshKind):
         return f"{counts['clusters']} clusters of {counts['paragraphs']} paragraphs", {n: counts[n] for n in names}
 
 
-class _Paragraphs(NamedTuple):
-    """Distinct positives: the document id of each, and the number of the first record that has it; these ascend."""
+def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[np.ndarray, ...]:
+    """Distinct positives, and the records that are trained on.
 
-    id_N: np.ndarray
-    record_N: np.ndarray
-
-
-def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.ndarray, np.ndarray]:
-    """The paragraphs, the numbers of the records that are trained on [M], and the paragraph of each [M]."""
+    Returns:
+      The document id of each paragraph [N], and the number of the first record that has it [N], ascending; the numbers
+      of the records [M], and the paragraph of each [M].
+    """
     number_M, id_M = pairs.document_ids(negatives)
     id_N, first_N, sorted_M = np.unique(id_M, return_index=True, return_inverse=True)
     by_record_N = np.argsort(first_N)
     rank_N = np.empty(len(id_N), np.int64)
     rank_N[by_record_N] = np.arange(len(id_N))
-    return _Paragraphs(id_N[by_record_N], number_M[first_N[by_record_N]]), number_M, rank_N[sorted_M]
+    return id_N[by_record_N], number_M[first_N[by_record_N]], number_M, rank_N[sorted_M]
 
 
-def _embedded(inputs: RefreshInputs, read: Iterator[Positive], length: int, shard_size: int) -> np.ndarray:
-    """The embeddings of paragraphs [N, E], of which the tokens of `shard_size` are held at a time.
-
-    Args:
-      length: tokens of a paragraph at most.
-    """
-    tower = inputs.embedder.documents(inputs.params)
-    parts = []
-    while part := list(itertools.islice(read, shard_size)):
+def _embedded(inputs: RefreshInputs, config: ConfigDict, read: Iterator[Positive]) -> np.ndarray:
+    """The embeddings of paragraphs [N, E], of which the tokens of a shard are held at a time."""
+    tower, length, parts = inputs.embedder.documents(inputs.params), config.data.document_length, []
+    while part := list(itertools.islice(read, config.encode.shard_size)):
         tokens = [inputs.prefixes.document_rows(inputs.vocabulary, item.title, item.text, length)[0] for item in part]
         parts.append(inputs.embedder.embed_rows(tower, tokens))
     return np.concatenate(parts)
@@ -151,15 +139,10 @@ def _group_size(train: ConfigDict) -> int:
 
 def _check_enough(paragraphs: int, count: int, size: int) -> None:
     """Checks that `count` clusters can be made, and a batch of `size` different paragraphs of one."""
-    if paragraphs < count:
+    if paragraphs < max(count, size):
         raise UserError(
-            f"config.cluster.count={count} clusters of {paragraphs} paragraphs that the labelled pairs have: lower it, "
-            f"such as to {max(1, paragraphs // (2 * size))}"
-        )
-    if paragraphs < size:
-        raise UserError(
-            f"{paragraphs} paragraphs in the labelled pairs, and {size} different ones make a batch of one cluster: "
-            "lower config.train.batch_size, or raise config.train.groups"
+            f"config.cluster.count={count} clusters, and batches of {size} different paragraphs, of {paragraphs} that "
+            f"the labelled pairs have: lower the first, such as to {max(1, paragraphs // (2 * size))}, or the batch"
         )
 
 

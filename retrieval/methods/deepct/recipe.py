@@ -24,6 +24,7 @@ from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import RECIPES, Recipe
 from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import Metrics
 
 
 class DeepCT(nnx.Module):
@@ -40,9 +41,7 @@ class DeepCT(nnx.Module):
         return self.weight(dropout(hidden_RLH, self.encoder.config.dropout, key))[:, :, 0]
 
 
-def term_regression(
-    weight_BL: jax.Array, target_BL: jax.Array, counts_BL: jax.Array
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+def term_regression(weight_BL: jax.Array, target_BL: jax.Array, counts_BL: jax.Array) -> tuple[jax.Array, Metrics]:
     """The squared error of tokens (Dai & Callan 2019, section 3.1).
 
     Each passage's sum over its tokens is scaled by B / (tokens of the batch): the mean of the result over the batch is

@@ -39,9 +39,9 @@ def weigh(run: Run) -> dict[str, Any]:
     def make(passages: Sequence[Candidate]) -> Lines:
         frequencies, long = weigher().weigh(passages), weigher().cut(passages)
         records = ({"_id": passage.id, "frequencies": words} for passage, words in zip(passages, frequencies))
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         counts = {KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}
-        return Lines(lines, Counter(counts | {passage_lines.LONG: long}))
+        counts[passage_lines.LONG] = long
+        return Lines([json.dumps(record, ensure_ascii=False) + "\n" for record in records], Counter(counts))
 
     return passage_lines.write_all(run.folder / FOLDER, collections(run), run.config.encode.shard_size, make)
 
@@ -99,13 +99,12 @@ def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
     whole: list[tuple[int, str]] = []
     in_word = False
     for place, piece in enumerate(pieces):
-        goes_on = piece.startswith(_GOES_ON)
-        if goes_on and in_word:
-            whole[-1] = (whole[-1][0], whole[-1][1] + piece.removeprefix(_GOES_ON))
-        elif not goes_on:
+        if not piece.startswith(_GOES_ON):
             in_word = piece not in SPECIAL_TOKENS
             if in_word:
                 whole.append((place, piece))
+        elif in_word:
+            whole[-1] = (whole[-1][0], whole[-1][1] + piece.removeprefix(_GOES_ON))
     return whole
 
 

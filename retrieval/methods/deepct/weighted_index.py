@@ -68,7 +68,5 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
         text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
         for word, count in frequencies.items():
             if type(count) is not int or not 1 <= count <= MOST:
-                raise UserError(
-                    f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {MOST} is needed"
-                )
+                raise UserError(f"{at}: the word '{word}' counts {count!r} times; 1 to {MOST} times are allowed")
         yield id, frequencies

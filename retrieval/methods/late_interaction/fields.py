@@ -14,13 +14,6 @@ declare(
         TEXTS,
         "late interaction: tokens of documents that do not count, such as ('the',); punctuation: all such signs",
     ),
-    mean=Field(False, SWITCH, "late interaction: whether scores are divided by a query's tokens (MeanMaxSim)"),
-)
-declare(
-    "train",
-    retrieved=Field(
-        0, whole(0), "maxsim_softmax: tokens of the batch that a query's token retrieves (XTR: 256); 0: all count"
-    ),
 )
 declare(
     "late",
@@ -41,8 +34,4 @@ declare(
         ),
         "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
     ),
-    retrieved=Field(
-        0, whole(0), "XTR: tokens that a query's token retrieves of all, such as 10000: the system xtr-10000; 0: none"
-    ),
-    pool=Field(1, whole(1), "vectors of a candidate of which one is made, those that are alike; 1: all are kept"),
 )

@@ -17,7 +17,7 @@ Stanford's (`HF_ColBERT`) are read, not written: one `model.safetensors` with th
 import logging
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ NATIVE = "MultiVectorEncoder"
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
 _MODEL, _SCORE = "ColBERT", "MaxSim"
 _IDENTITY = "torch.nn.modules.linear.Identity"
-_WEIGHT, _RESIDUAL, _DENSE = "linear.weight", "residual.weight", "1_Dense"
+_CONFIG, _WEIGHT, _RESIDUAL, _DENSE = "config.json", "linear.weight", "residual.weight", "1_Dense"
 _SWITCHES = (True, False)
 _MOST = 2**31 - 1
 # PyLate's settings: what is understood, and those that are there where a folder has none.
@@ -76,7 +76,7 @@ _OF_DENSE = {
 _OF_NATIVE = {
     **{key: known for key, known in module_folder.SETTINGS_KEYS.items() if key != module_folder.TRUNCATED},
     "model_type": (NATIVE,),
-    "similarity_fn_name": ("maxsim", "meanmaxsim"),
+    "similarity_fn_name": ("maxsim",),
 }
 _OF_TRANSFORMER = {**module_folder.TRANSFORMER_KEYS, "query_expansion": ANY}
 _OF_MASK = {"skiplist_words": ANY, "skiplist_tasks": (["document"], "document"), "keep_only_token_ids": ([],)}
@@ -111,59 +111,39 @@ class LateFolder(NamedTuple):
 
     @classmethod
     def open(cls, path: Path) -> "LateFolder":
-        """Looks at all settings of a folder of PyLate's or Stanford's.
+        """Looks at all settings of a folder of PyLate's, sentence-transformers' or Stanford's.
 
         Raises:
           UserError: it is none, a file is missing or damaged, or a setting is not understood.
         """
         encoder = EncoderFolder.open(path)
         if not (read := _reader(path)):
-            raise UserError(
-                f"{path}: an encoder without vectors of tokens; a folder of PyLate's (similarity_fn_name {_SCORE}), or "
-                f"one of Stanford's (architectures [{STANFORD}]), is needed"
-            )
+            needed = f"PyLate's (similarity_fn_name {_SCORE}) or Stanford's (architectures [{STANFORD}]) is needed"
+            raise UserError(f"{path}: an encoder without vectors of tokens; a folder of {needed}")
         vocabulary = bert_weights.vocabulary_of(encoder)
         projections, settings = read(path, encoder, vocabulary)
         place = path / (METADATA if read is _stanford else SETTINGS)
-        skip = settings["skiplist_words"]
-        if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
-            raise UserError(f"{place}: skiplist_words is {shown(skip)}, and a list of words is needed")
-        expansion = (
-            (SEEN if settings["attend_to_expansion_tokens"] else UNSEEN) if settings["do_query_expansion"] else NONE
-        )
-        size = encoder.sizes["hidden_size"]
-        for folder in projections:
-            size = len(_weight(folder, size, values=False))
+        filled = SEEN if settings["attend_to_expansion_tokens"] else UNSEEN
         fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(encoder).items()} | {
-            "model.embed_dim": size,
-            "model.late.expansion": expansion,
-            "model.late.skip": _skipped(path, skip, vocabulary),
-            "model.late.mean": settings.get("mean", False),
+            "model.embed_dim": len(_projection(projections, encoder, values=False)),
+            "model.late.expansion": filled if settings["do_query_expansion"] else NONE,
+            "model.late.skip": _skipped(place, settings["skiplist_words"], vocabulary),
             "data.titles": prefixes.JOINED,
         }
         for side in (QUERY, DOCUMENT):
             prefix = settings[f"{side}_prefix"]
             if not isinstance(prefix, str) or not (read is _native or _is_one_token(prefix, vocabulary)):
-                raise UserError(
-                    f"{place}: the prefix {prefix!r} is no token of its vocabulary, or stands behind the first token "
-                    "of a text; take another model, or one that was saved with its tokenizer"
-                )
+                why = "is no token of its vocabulary, or stands behind the first token of a text"
+                raise UserError(f"{place}: the prefix {prefix!r} {why}; take another model")
             length = known_keys.whole(place, settings, f"{side}_length", _MOST, least=5)
             fields |= {f"data.{side}_length": min(length, encoder.sizes["max_length"]), f"data.{side}_prefix": prefix}
-        said = [*encoder.files, *model_folder.module_files(path), *([place] if read is _stanford else [])]
+        said = [*encoder.files, *model_folder.module_files(path), path / METADATA]
         said += vocabularies.files(vocabularies.find(path))
         return cls(encoder, projections, fields, [each for each in said if each.is_file()])
 
     def kernel(self) -> np.ndarray:
-        """The projection's, float32 [H, E].
-
-        Raises:
-          UserError: it cannot be read, or has values that are not finite.
-        """
-        whole_EH = np.eye(self.encoder.sizes["hidden_size"])
-        for folder in self.projections:
-            whole_EH = _weight(folder, len(whole_EH)) @ whole_EH
-        return np.ascontiguousarray(whole_EH.T.astype(np.float32))
+        """The projection's, float32 [H, E]."""
+        return np.ascontiguousarray(_projection(self.projections, self.encoder).T.astype(np.float32))
 
 
 def is_late(folder: Path) -> bool:
@@ -187,18 +167,16 @@ def _reader(folder: Path) -> Callable[[Path, EncoderFolder, Vocabulary], _Read] 
 def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> _Read:
     """Of a folder that sentence-transformers 6 saved as its own."""
     settings = module_folder.settings(path, _OF_NATIVE)
-    order = "Transformer (Dense )*(MultiVectorMask )?Normalize"
-    projections, folders = _projections(path, order, "a Transformer, Dense, a MultiVectorMask and a Normalize")
-    place = folders.get("MultiVectorMask")
-    mask = known_keys.read(place / "config.json", _OF_MASK) if place else {}
-    known_keys.read(folders["Normalize"] / "config.json", _OF_TOKENS, optional=True)
+    folders = _modules(path, "Transformer (Dense )*(MultiVectorMask )?Normalize")
+    mask = known_keys.read(folders["MultiVectorMask"][0] / _CONFIG, _OF_MASK) if "MultiVectorMask" in folders else {}
+    known_keys.read(folders["Normalize"][0] / _CONFIG, _OF_TOKENS, optional=True)
     query_length, document_length = module_folder.lengths(encoder, _OF_TRANSFORMER)
     place = encoder.place / "sentence_bert_config.json"
     expansion = (files.read_json(place) if place.is_file() else {}).get("query_expansion")
     if expansion is not None:
         query_length = _expanded(place, expansion, query_length, vocabulary)
     query, document = module_fields.prompts(path, settings)
-    return projections, {
+    return folders.get("Dense", ()), {
         "query_prefix": query,
         "document_prefix": document,
         "query_length": query_length,
@@ -206,31 +184,24 @@ def _native(path: Path, encoder: EncoderFolder, vocabulary: Vocabulary) -> _Read
         "do_query_expansion": expansion is not None,
         "attend_to_expansion_tokens": bool(expansion and expansion.get("attend")),
         "skiplist_words": mask.get("skiplist_words", []),
-        "mean": settings.get("similarity_fn_name") == "meanmaxsim",
     }
 
 
 def _expanded(path: Path, expansion: Any, longest: int, vocabulary: Vocabulary) -> int:
-    """The length that queries are filled up to.
-
-    Raises:
-      UserError: they may be longer, or it is done in another way than here.
-    """
+    """The length that queries are filled up to, which has to be that of the longest, with what they are filled here."""
     known_keys.check(path, expansion if isinstance(expansion, dict) else {"query_expansion": expansion}, _OF_EXPANSION)
     length = known_keys.whole(path, expansion, "length", _MOST, least=5)
     fill, token = fill_id(vocabulary), expansion.get("token")
     is_fill = token is None or token in vocabulary.tokens[max(fill, 0) :][:1]
     if not is_fill or (expansion.get("strategy") != "fixed" and length != longest):
-        raise UserError(
-            f"{path}: query_expansion is {shown(expansion)}; only [MASK], or the token that ends a text, up to one "
-            "length of all queries is understood here"
-        )
+        ours = "[MASK], or the token that ends a text, up to one length of all queries"
+        raise UserError(f"{path}: query_expansion is {shown(expansion)}; only {ours} is understood here")
     return length
 
 
 def _pylate(path: Path, *_: Any) -> _Read:
-    projections = _projections(path, "Transformer( Dense)+", "a Transformer and some Dense")[0]
-    return projections, _USUAL | known_keys.read(path / SETTINGS, _SETTINGS)
+    settings = _USUAL | known_keys.read(path / SETTINGS, _SETTINGS)
+    return _modules(path, "Transformer( Dense)+")["Dense"], settings
 
 
 def _stanford(path: Path, *_: Any) -> _Read:
@@ -240,26 +211,22 @@ def _stanford(path: Path, *_: Any) -> _Read:
     return (path,), settings | {"do_query_expansion": True, "skiplist_words": skip}
 
 
-def _projections(path: Path, order: str, needed: str) -> tuple[tuple[Path, ...], dict[str, Path]]:
-    """The folders of the Dense, whose settings are understood, and those of all kinds of modules.
-
-    Args:
-      order: the modules, as a pattern; `needed` says it in words.
-    """
+def _modules(path: Path, order: str) -> dict[str, tuple[Path, ...]]:
+    """The folders of each kind of module, which are in an order, a pattern; the settings of a Dense are understood."""
     modules = model_folder.modules(path)
-    kinds = [module.kind for module in modules]
-    if not re.fullmatch(order, " ".join(kinds)):
-        raise UserError(
-            f"{path / MODULES}: its modules are {', '.join(kinds)[:80]}; {needed} are understood, in this order"
-        )
-    projections = tuple(module.folder for module in modules if module.kind == "Dense")
-    for folder in projections:
-        known_keys.read(folder / "config.json", _OF_DENSE)
-    return projections, {module.kind: module.folder for module in modules}
+    kinds = " ".join(module.kind for module in modules)
+    if not re.fullmatch(order, kinds):
+        raise UserError(f"{path / MODULES}: its modules are {kinds[:80]}; only '{order}' is understood here")
+    folders = {kind: tuple(each.folder for each in modules if each.kind == kind) for kind in kinds.split()}
+    for folder in folders.get("Dense", ()):
+        known_keys.read(folder / _CONFIG, _OF_DENSE)
+    return folders
 
 
-def _skipped(path: Path, skip: list[str], vocabulary: Vocabulary) -> tuple[str, ...]:
+def _skipped(path: Path, skip: Any, vocabulary: Vocabulary) -> tuple[str, ...]:
     """The tokens of a skip list; as in PyLate, a word that is none of the vocabulary stands for the unknown token."""
+    if not isinstance(skip, list) or not all(isinstance(word, str) for word in skip):
+        raise UserError(f"{path}: skiplist_words is {shown(skip)}, and a list of words is needed")
     tokens = set(vocabulary.tokens)
     known = [word for word in skip if word in tokens]
     unknown = [vocabulary.tokens[vocabulary.unk_id]] if len(known) < len(skip) and vocabulary.unk_id >= 0 else []
@@ -274,38 +241,33 @@ def _is_one_token(prefix: str, vocabulary: Vocabulary) -> bool:
     return not prefix or (prefix in vocabulary.tokens and len(vocabulary.template.before) == 1)
 
 
-def _weight(folder: Path, size: int, values: bool = True) -> np.ndarray:
-    """The matrix [dimensions, size] of a projection, float64; where no values are needed, zeros of its shape."""
-    tensors = tensor_files.read(folder, values)
-    weight = np.asarray(tensors.get(_WEIGHT, 0), np.float64)
-    if weight.ndim != 2 or weight.shape[1] != size:
-        raise UserError(f"{folder}: no projection {_WEIGHT} [dimensions, {size}] among its weights; copy it again")
-    if files.read_json(folder / "config.json").get("use_residual"):
-        residual = tensors.get(_RESIDUAL, np.eye(size))
-        if residual.shape != weight.shape:
-            raise UserError(f"{folder}: no {_RESIDUAL} {list(weight.shape)} among its weights; copy it again")
-        weight = weight + residual
-    if not np.isfinite(weight).all():
-        raise UserError(f"{folder}: its weights have values that are not finite; copy it again")
-    return weight
+def _projection(folders: Sequence[Path], encoder: EncoderFolder, values: bool = True) -> np.ndarray:
+    """The matrix [E, H] of all projections, float64; where no values are needed, of their shapes alone."""
+    whole_EH = np.eye(encoder.sizes["hidden_size"])
+    for folder in folders:
+        tensors, size = tensor_files.read(folder, values), len(whole_EH)
+        weight = np.asarray(tensors.get(_WEIGHT, 0), np.float64)
+        has_residual = files.read_json(folder / _CONFIG).get("use_residual")
+        residual = tensors.get(_RESIDUAL, np.eye(size)) if has_residual else np.zeros(weight.shape)
+        if weight.ndim != 2 or weight.shape[1] != size or residual.shape != weight.shape:
+            more = f", or no {_RESIDUAL} of its shape" if has_residual else ""
+            raise UserError(f"{folder}: no projection {_WEIGHT} [dimensions, {size}]{more} among its weights")
+        if not np.isfinite(weight + residual).all():
+            raise UserError(f"{folder}: its weights have values that are not finite; copy it again")
+        whole_EH = (weight + residual) @ whole_EH
+    return whole_EH
 
 
 def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabulary) -> None:
     """Writes a model with its tokenizer, as PyLate has it, into a folder that is there.
 
-    Args:
-      fields: the config that it was trained with.
-
-    Raises:
-      UserError: a prefix is no single token, which PyLate needs.
+    `fields` is the config that it was trained with. PyLate needs prefixes of one token.
     """
     data, late = fields.data, fields.model.late
     for side in ("query", "document"):
         if not _is_one_token(prefix := data[f"{side}_prefix"], vocabulary):
-            raise UserError(
-                f"stage 'export': config.data.{side}_prefix={prefix!r} is no token of the vocabulary, and PyLate puts "
-                "one token behind [CLS]: train with one, such as [unused0], or with ''"
-            )
+            why = "is no token of the vocabulary, and PyLate puts one behind [CLS]: train with one, or with ''"
+            raise UserError(f"stage 'export': config.data.{side}_prefix={prefix!r} {why}")
     sizes = model.encoder.config
     export_files.write_encoder(folder, model.encoder, vocabulary.pad_id)
     (folder / _DENSE).mkdir()
@@ -320,8 +282,7 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     settings |= {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
     skip = [word for word in words(late.skip) if word in set(vocabulary.tokens)]
     files.write_json(folder / SETTINGS, settings | {"skiplist_words": skip})
-    types = sizes.type_vocab_size if sizes.architecture.token_types else 0
-    vocabulary.export(folder, length=longest, types=types)
+    vocabulary.export(folder, length=longest, types=sizes.type_vocab_size if sizes.architecture.token_types else 0)
     # Sentence-transformers puts prefixes before a text: the tokenizer has to look for them there.
     tokenizer = Tokenizer.from_file(str(path := folder / "tokenizer.json"))
     tokens = sorted({data.query_prefix, data.document_prefix} - {""})

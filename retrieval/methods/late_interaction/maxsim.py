@@ -21,12 +21,7 @@ _NONE = -1e30  # less than any product
 
 
 def maxsim(
-    query_BAE: jax.Array,
-    counts_BA: jax.Array,
-    document_NLE: jax.Array,
-    counts_NL: jax.Array,
-    block: int = 0,
-    retrieved: int = 0,
+    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int = 0
 ) -> jax.Array:
     """The score of every query with every document, float32 [B, N].
 
@@ -35,8 +30,6 @@ def maxsim(
     Args:
       counts_BA, counts_NL: whether a token counts, bool.
       block: documents that are compared at a time, which changes memory and time alone; 0: as many as 64 MiB hold.
-      retrieved: tokens of all documents that a query's token retrieves, those with the greatest products (XTR, Lee et
-        al. 2023). The score is then the mean over the query's tokens that retrieve the document; 0: the sum over all.
 
     Returns:
       The scores: 0 of a query without a token, -inf of a document without one. Where two tokens of a document are
@@ -48,7 +41,7 @@ def maxsim(
     block = block or max(1, _PRODUCTS // max(1, B * A * document_NLE.shape[1] // devices))
     queries = query_BAE.astype(jnp.float32), counts_BA
     documents = document_NLE.astype(jnp.float32), counts_NL
-    score: Any = _maxsim(queries, documents, _least(queries, documents, block, retrieved), block)
+    score: Any = _maxsim(queries, documents, block)
     return jnp.where(counts_NL.any(axis=1), score, -jnp.inf)
 
 
@@ -58,7 +51,7 @@ def own_scores(
     """The score of every query with its own documents, float32 [B, K]; else as `maxsim`."""
 
     def of_example(query_AE: jax.Array, counts_A: jax.Array, *documents: jax.Array) -> jax.Array:
-        score: Any = _maxsim((query_AE[None], counts_A[None]), documents, None, len(documents[0]))
+        score: Any = _maxsim((query_AE[None], counts_A[None]), documents, len(documents[0]))
         return score[0]
 
     scores = jax.vmap(of_example)
@@ -70,30 +63,26 @@ def own_scores(
 _Tokens = tuple[jax.Array, jax.Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _maxsim(queries: _Tokens, documents: Any, least_BA: jax.Array | None, block: int) -> jax.Array:
-    """As `maxsim`, with a finite number for a document without a token.
-
-    Args:
-      least_BA: the smallest product that a query's token retrieves; None where it retrieves all documents.
-    """
-    return _forward(queries, documents, least_BA, block)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _maxsim(queries: _Tokens, documents: Any, block: int) -> jax.Array:
+    """As `maxsim`, with a finite number for a document without a token."""
+    return _forward(queries, documents, block)[0]
 
 
-def _forward(queries: _Tokens, documents: _Tokens, least_BA: jax.Array | None, block: int) -> tuple[jax.Array, tuple]:
+def _forward(queries: _Tokens, documents: _Tokens, block: int) -> tuple[jax.Array, tuple]:
     query_BAE, counts_BA = queries
 
     def scores(tokens: _Tokens) -> jax.Array:
         best_BAJ = _products(query_BAE, *tokens).max(axis=3)
-        return (_weights(best_BAJ, counts_BA, least_BA) * best_BAJ).sum(axis=1)
+        return (_weights(best_BAJ, counts_BA) * best_BAJ).sum(axis=1)
 
     score_TBJ = jax.lax.map(scores, _blocks(documents, block))
     score_BN = jnp.moveaxis(score_TBJ, 0, 1).reshape(len(query_BAE), -1)[:, : len(documents[0])]
-    return score_BN, (queries, documents, least_BA)
+    return score_BN, (queries, documents)
 
 
 def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
-    (query_BAE, counts_BA), (document_NLE, counts_NL), least_BA = residuals
+    (query_BAE, counts_BA), (document_NLE, counts_NL) = residuals
     blocks = _blocks((document_NLE, counts_NL), block)
     N, J = len(document_NLE), blocks[0].shape[1]
     padded_BN = jnp.pad(gradient_BN, ((0, 0), (0, -N % J)))
@@ -103,41 +92,22 @@ def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
         document_JLE, counts_JL, gradient_BJ = of_block
         product_BAJL = _products(query_BAE, document_JLE, counts_JL)
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
-        weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA, least_BA) * gradient_BJ[:, None]
+        weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
         of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, summed())
         return of_query_BAE + product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
 
     of_query_BAE, of_document_TJLE = jax.lax.scan(add, jnp.zeros_like(query_BAE), (*blocks, gradient_TBJ))
     of_document_NLE = of_document_TJLE.reshape(-1, *document_NLE.shape[1:])[:N]
-    return (of_query_BAE, None), (of_document_NLE, None), None
+    return (of_query_BAE, None), (of_document_NLE, None)
 
 
 _maxsim.defvjp(_forward, _backward)
 
 
-def _weights(best_BAJ: jax.Array, counts_BA: jax.Array, least_BA: jax.Array | None) -> jax.Array:
-    """What a score has of each query token's best product, [B, A, J]."""
-    counted_BAJ = counts_BA[:, :, None] & (best_BAJ > _NONE)
-    if least_BA is None:
-        return counted_BAJ.astype(jnp.float32)
-    kept_BAJ = (counted_BAJ & (best_BAJ >= least_BA[:, :, None])).astype(jnp.float32)
-    return kept_BAJ / jnp.maximum(kept_BAJ.sum(axis=1, keepdims=True), 1)
-
-
-def _least(queries: _Tokens, documents: _Tokens, block: int, count: int) -> jax.Array | None:
-    """The product of each query's token with the last of so many that are the greatest, [B, A]; without a gradient."""
-    if not count:
-        return None
-    (query_BAE, _), documents = jax.lax.stop_gradient((queries, documents))
-
-    def add(greatest_BAX: jax.Array, tokens: _Tokens) -> tuple[jax.Array, None]:
-        product_BAJL = _products(query_BAE, *tokens)
-        product_BAX = product_BAJL.reshape(*product_BAJL.shape[:2], -1)
-        return jax.lax.top_k(jnp.concatenate([greatest_BAX, product_BAX], axis=2), count)[0], None
-
-    none_BAX = jnp.concatenate([jnp.zeros_like(query_BAE[:, :, :1]) + _NONE] * count, axis=2)
-    return jax.lax.scan(add, none_BAX, _blocks(documents, block))[0][:, :, -1]
+def _weights(best_BAJ: jax.Array, counts_BA: jax.Array) -> jax.Array:
+    """Whether a score has each query token's best product, [B, A, J]."""
+    return (counts_BA[:, :, None] & (best_BAJ > _NONE)).astype(jnp.float32)
 
 
 def _blocks(documents: _Tokens, block: int) -> _Tokens:

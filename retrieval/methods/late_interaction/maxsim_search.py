@@ -1,7 +1,6 @@
-"""Search by MaxSim: exact, a block of stored documents at a time, or by the tokens that an index retrieves (XTR).
+"""Exact search by MaxSim, a block of stored documents at a time.
 
-Letters of shapes: Q queries, A tokens of a query, J documents of a block, L tokens of a document, E size of a vector,
-X tokens that a query's token retrieves, D documents of which some were retrieved.
+Letters of shapes: Q queries, A tokens of a query, J documents of a block, L tokens of a document, E size of a vector.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,6 @@ from retrieval.common.runtime import devices
 from retrieval.methods.late_interaction.maxsim import maxsim
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import text_batches
-from retrieval.search.exact import ExactIndex, no_results
 
 _BLOCK, _QUERIES = 128, 64
 _maxsim = jax.jit(maxsim)
@@ -91,46 +89,3 @@ def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray])
         scores_QJ = np.array(_maxsim(*map(jnp.asarray, (queries.vectors[part], counts_QA, *block))))
     scores_QJ[~counts_QA.any(axis=1)] = -np.inf
     return scores_QJ
-
-
-class TokenIndex:
-    """XTR's search (Lee et al. 2023): each token of a query retrieves tokens, and documents are scored by these alone.
-
-    Where a token of the query has retrieved none of a document's, its part of the score is the smallest product that it
-    has retrieved: the true one is no greater.
-    """
-
-    def __init__(self, documents: Documents):
-        vectors = [np.asarray(documents[number], np.float32) for number in range(len(documents))]
-        self._owners = np.repeat(np.arange(len(vectors)), list(map(len, vectors)))
-        self._index = ExactIndex(np.concatenate([each for each in vectors if len(each)]))
-
-    def search(self, queries: Queries, retrieved: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and rows [Q, depth], best first; -inf and -1 where fewer were found."""
-        scores_QK, rows_QK = no_results(len(queries.counts), depth)
-        for query, (vectors_AE, counts_A) in enumerate(zip(*queries)):
-            if not counts_A.any():
-                continue
-            products_AX, tokens_AX = self._index.search(vectors_AE[counts_A], min(retrieved, len(self._owners)))
-            owners_AX = np.where(tokens_AX < 0, -1, self._owners[tokens_AX])
-            scores_D, rows_D = imputed(products_AX, owners_AX)
-            scores_K, rows_K = (x[0] for x in best(scores_D[None], rows_D[None], depth))
-            scores_QK[query, : len(rows_K)], rows_QK[query, : len(rows_K)] = scores_K, rows_K
-        return scores_QK, rows_QK
-
-
-def imputed(products_AX: np.ndarray, owners_AX: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scores [D] of all documents of which a token was retrieved, and their rows, ascending.
-
-    Args:
-      products_AX: of each query's token with those that it has retrieved.
-      owners_AX: their documents; -1 where there was none.
-    """
-    is_there_AX = owners_AX >= 0
-    rows_D = np.unique(owners_AX[is_there_AX])
-    least_A = np.where(is_there_AX, products_AX, np.inf).min(axis=1)
-    best_AD = np.repeat(least_A[:, None], len(rows_D), axis=1)
-    tokens, places = np.nonzero(is_there_AX)
-    columns = np.searchsorted(rows_D, owners_AX[tokens, places])
-    np.maximum.at(best_AD, (tokens, columns), products_AX[tokens, places])
-    return best_AD.sum(axis=0).astype(np.float32), rows_D

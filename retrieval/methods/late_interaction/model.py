@@ -27,7 +27,7 @@ class LateInteraction(nnx.Module):
         self.encoder = Transformer(config, rngs=rngs)
         self.projection = nnx.Linear(config.hidden_size, size, use_bias=False, kernel_init=INIT, rngs=rngs)
 
-    def __call__(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(self, text: Text, dropout_key: jax.Array | None = None) -> jax.Array:
         """The vectors of all tokens, float32 [R, L, E]; those of padding mean nothing."""
         hidden_RLH = self.encoder(text, dropout_key=dropout_key).astype(jnp.float32)
         vector_RLE = self.projection(hidden_RLH)

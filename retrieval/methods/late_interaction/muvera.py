@@ -8,7 +8,7 @@ Letters of shapes: T tokens of a text, E size of a vector, b planes, P parts (2^
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,20 +19,19 @@ _SIZE = re.compile(r"[1-9]\d{0,3}x(\d|1\d)x[1-9]\d{0,4}")
 class Cut(NamedTuple):
     """Attributes:
     planes: [E, b].
-    projection: of a part's vector, [E, D]: each dimension goes to one of D, with a sign; None: it keeps its own.
+    projection: of a part's vector, [E, D]: each dimension goes to one of D, with a sign; or keeps its own.
     """
 
     planes: np.ndarray
-    projection: np.ndarray | None
-
-    @property
-    def size(self) -> int:
-        """Of all its parts' vectors together."""
-        return (len(self.planes) if self.projection is None else self.projection.shape[1]) << self.planes.shape[1]
+    projection: np.ndarray
 
 
 class Muvera:
-    """Fixed-dimensional encodings of some sizes; the same seed gives the same ones."""
+    """Fixed-dimensional encodings of some sizes; the same seed gives the same ones.
+
+    Attributes:
+      size: of a text's vector.
+    """
 
     def __init__(self, dimensions: int, repetitions: int, planes: int, size: int, seed: int = 0):
         """Args:
@@ -41,37 +40,29 @@ class Muvera:
         planes: of a cut, which has 2^planes parts.
         size: of a part's vector; E or more for the tokens' own dimensions.
         """
-        self.cuts = []
+        self.cuts, self.size = [], repetitions * (min(size, dimensions) << planes)
         for repetition in range(repetitions):
             rng = np.random.default_rng([seed, repetition])
-            normals, projection = rng.normal(size=(dimensions, planes)).astype(np.float32), None
+            normals = rng.normal(size=(dimensions, planes)).astype(np.float32)
+            projection = np.eye(dimensions, dtype=np.float32)
             if size < dimensions:
-                projection = np.zeros((dimensions, size), np.float32)
                 places, signs = rng.integers(0, size, dimensions), rng.choice([-1.0, 1.0], dimensions)
-                projection[np.arange(dimensions), places] = signs
+                projection = np.eye(size, dtype=np.float32)[places] * signs.astype(np.float32)[:, None]
             self.cuts.append(Cut(normals, projection))
-
-    @property
-    def size(self) -> int:
-        """Of a text's vector."""
-        return sum(cut.size for cut in self.cuts)
 
     def query(self, vectors_TE: np.ndarray) -> np.ndarray:
         """A query's vector, float32 [size]; zeros without a token."""
-        vectors_TE = vectors_TE.astype(np.float32)
-        return self._joined(_sums(vectors_TE, cut)[0] for cut in self.cuts)
+        return self._joined(vectors_TE, lambda vectors_TE, planes: _sums(vectors_TE, planes)[0])
 
     def document(self, vectors_TE: np.ndarray) -> np.ndarray:
         """A document's vector, float32 [size]; zeros without a token."""
-        if not len(vectors_TE):
-            return np.zeros(self.size, np.float32)
-        vectors_TE = vectors_TE.astype(np.float32)
-        return self._joined(_means(vectors_TE, cut) for cut in self.cuts)
+        return self._joined(vectors_TE, _means) if len(vectors_TE) else np.zeros(self.size, np.float32)
 
-    def _joined(self, parts: Iterable[np.ndarray]) -> np.ndarray:
+    def _joined(self, vectors_TE: np.ndarray, of_parts: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         """The vectors [P, E] of each cut's parts, projected, one after the other."""
-        projected = (x if cut.projection is None else x @ cut.projection for x, cut in zip(parts, self.cuts))
-        return np.concatenate([x_PD.reshape(-1) for x_PD in projected])
+        vectors_TE = vectors_TE.astype(np.float32)
+        parts = [of_parts(vectors_TE, cut.planes) @ cut.projection for cut in self.cuts]
+        return np.concatenate([part_PD.reshape(-1) for part_PD in parts])
 
 
 def are_sizes(value: Any) -> bool:
@@ -91,16 +82,16 @@ def parts(vectors_TE: np.ndarray, planes_Eb: np.ndarray) -> tuple[np.ndarray, np
     return code_T, side_Tb
 
 
-def _sums(vectors_TE: np.ndarray, cut: Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sums(vectors_TE: np.ndarray, planes_Eb: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sums of each part's tokens, [P, E], how many these are, [P], and the tokens' sides, [T, b]."""
-    code_T, side_Tb = parts(vectors_TE, cut.planes)
-    member_PT = np.arange(1 << cut.planes.shape[1])[:, None] == code_T
+    code_T, side_Tb = parts(vectors_TE, planes_Eb)
+    member_PT = np.arange(1 << planes_Eb.shape[1])[:, None] == code_T
     return member_PT.astype(np.float32) @ vectors_TE, member_PT.sum(axis=1), side_Tb
 
 
-def _means(vectors_TE: np.ndarray, cut: Cut) -> np.ndarray:
+def _means(vectors_TE: np.ndarray, planes_Eb: np.ndarray) -> np.ndarray:
     """The means of each part's tokens, [P, E]; where there is none, the first of the nearest tokens."""
-    sum_PE, count_P, side_Tb = _sums(vectors_TE, cut)
+    sum_PE, count_P, side_Tb = _sums(vectors_TE, planes_Eb)
     mean_PE = sum_PE / np.maximum(count_P, 1)[:, None]
     empty = np.flatnonzero(count_P == 0)
     gray = empty ^ (empty >> 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
@@ -51,7 +52,7 @@ class LateRecipe(PairRecipe):
     gives = (BATCH_SCORES, SCORES)
     metrics = POOL_METRICS
     head = ("model.embed_dim",)
-    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip", "model.late.mean", "train.retrieved")
+    options = (*PairRecipe.options, "model.late.expansion", "model.late.skip")
 
     def build(self, vocab_size: int) -> LateInteraction:
         """An encoder with a projection."""
@@ -61,19 +62,10 @@ class LateRecipe(PairRecipe):
         """As `Recipe.check`; also that vectors have a size, and a batch negatives."""
         super().check()
         if not self.config.model.embed_dim:
-            raise UserError(
-                "config.model.embed_dim=0 is no size of a token's vector: set one, such as config.model.embed_dim=128"
-            )
+            raise UserError("config.model.embed_dim=0 is no size of a token's vector: set one, such as 128")
         is_of_batch = self.named_loss.compares == BATCH_SCORES
         if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
-
-        retrieved = self.config.train.retrieved
-        if retrieved and not (is_of_batch and not self.config.model.late.mean):
-            raise UserError(
-                f"config.train.retrieved={retrieved} is of the tokens of a whole batch, and makes scores means: set "
-                "config.train.loss=maxsim_softmax and config.model.late.mean=False, or config.train.retrieved=0"
-            )
 
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`; of a folder of late interaction all has to be as it has it."""
@@ -85,10 +77,8 @@ class LateRecipe(PairRecipe):
             if flags := [
                 f"--config.{name}={bert_weights.quoted(str(x))}" for name, x in theirs.items() if ours[name] != x
             ]:
-                raise UserError(
-                    f"config.train.init_from={encoder.path}: a model of late interaction with other settings; set\n  "
-                    + " ".join(flags)
-                )
+                where = f"config.train.init_from={encoder.path}: a model of late interaction with other settings"
+                raise UserError(f"{where}; set\n  {' '.join(flags)}")
 
     def own_head(self, folder: EncoderFolder, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """As `Recipe.own_head`: the projection, which an encoder alone has not."""
@@ -96,10 +86,8 @@ class LateRecipe(PairRecipe):
             return {}
         kernel = LateFolder.open(folder.path).kernel()
         if kernel.shape != (shape := params["projection"]["kernel"].shape):
-            raise UserError(
-                f"config.train.init_from={folder.path}: vectors of {kernel.shape[1]} dimensions, and here of "
-                f"{shape[1]}: set config.model.embed_dim={kernel.shape[1]}"
-            )
+            where = f"config.train.init_from={folder.path}: vectors of {kernel.shape[1]} dimensions"
+            raise UserError(f"{where}, and here of {shape[1]}: set config.model.embed_dim={kernel.shape[1]}")
         return {"projection": {"kernel": kernel}}
 
     def framed(self, vocabulary: Vocabulary) -> ExampleKind:
@@ -110,14 +98,10 @@ class LateRecipe(PairRecipe):
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
         if not examples.labelled(self.config):
-            raise UserError(
-                f"config.loop.validate_every={self.config.loop.validate_every}: late interaction is validated on "
-                "labelled queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
-            )
+            way = "set config.data.rates.pairs=1, whose held-out queries validate late interaction, or it to 0"
+            raise UserError(f"config.loop.validate_every={self.config.loop.validate_every}: {way}")
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Exact search for held-out queries over a small pool."""
         self.check_validation()
         config, pool = self.config, labelled_pool(run)
@@ -139,26 +123,22 @@ class LateRecipe(PairRecipe):
         """The loss that the config names, of the scores of a batch."""
         loss = self.named_loss
         of_batch_scores = loss.compares == BATCH_SCORES
-        chunk_size, late, retrieved = self.config.train.chunk_size, self.config.model.late, self.config.train.retrieved
+        chunk_size, is_unattended = self.config.train.chunk_size, self.config.model.late.expansion == token_marks.UNSEEN
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
             keys = [None if key is None else jax.random.fold_in(key, side) for side in (0, 1)]
-            is_unattended = late.expansion == token_marks.UNSEEN
             query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, is_unattended)
             document_NLE = token_vectors(model, batch, "document", keys[1], chunk_size)
             counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
             if of_batch_scores:
-                L = counts_BKL.shape[2]
-                counts_NL = reshape_rows(counts_BKL, B * K, L)
-                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL, retrieved=retrieved)
+                counts_NL = reshape_rows(counts_BKL, B * K, counts_BKL.shape[2])
+                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL)
             else:
                 document_BKLE = reshape_rows(document_NLE, B, K, *document_NLE.shape[1:])
                 score_BX = own_scores(query_BAE, counts_BA, document_BKLE, counts_BKL)
             # A document without a token has the lowest score that there is: an infinite one has no gradient.
             score_BX = jnp.where(jnp.isfinite(score_BX), score_BX, -float(counts_BA.shape[1]))
-            if late.mean:
-                score_BX /= jnp.maximum(counts_BA.sum(axis=1, keepdims=True), 1)
             loss_B, metrics = loss(score_BX, batch)
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 

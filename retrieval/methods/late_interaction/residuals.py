@@ -58,17 +58,13 @@ class Codec(NamedTuple):
           UserError: their size does not divide into bytes, or there is no vector.
         """
         if not len(vectors_TE) or vectors_TE.shape[1] * bits % 8:
-            raise UserError(
-                f"config.late.stored=residual{bits}: {len(vectors_TE)} vectors of {vectors_TE.shape[1]} dimensions, "
-                "which do not fill bytes, or are too few: set config.late.stored=float16"
-            )
+            size = f"{len(vectors_TE)} vectors of {vectors_TE.shape[1]} dimensions are too few, or do not fill bytes"
+            raise UserError(f"config.late.stored=residual{bits}: {size}: set config.late.stored=float16")
         order = np.random.default_rng(seed).permutation(len(vectors_TE))
         held_out, others = np.split(vectors_TE[order], [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
         others = others if len(others) else held_out
-        count = 2 ** int(math.log2(max(1.0, 16 * total**0.5)))
-        count = min(count, 2 ** int(math.log2(len(others))))
-        rule = kmeans.Rule(count, _ITERATIONS)
-        centroids = kmeans.cluster(others, rule, seed, mesh).centroid_KE
+        count = 2 ** int(math.log2(min(max(1.0, 16 * total**0.5), len(others))))
+        centroids = kmeans.cluster(others, kmeans.Rule(count, _ITERATIONS), seed, mesh).centroid_KE
         centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
         left = held_out - centroids[nearest(held_out, centroids)]
         shares = np.arange(1 << bits) / (1 << bits)
@@ -80,9 +76,8 @@ class Codec(NamedTuple):
         vectors_TE = vectors_TE.astype(np.float32)
         code_T = nearest(vectors_TE, self.centroids)
         bucket_TE = np.searchsorted(self.cutoffs, vectors_TE - self.centroids[code_T]).astype(np.uint8)
-        return np.concatenate(
-            [code_T.astype("<u4").view(np.uint8).reshape(-1, 4), packed(bucket_TE, self.bits)], axis=1
-        )
+        code_T4 = code_T.astype("<u4").view(np.uint8).reshape(-1, 4)
+        return np.concatenate([code_T4, packed(bucket_TE, self.bits)], axis=1)
 
     def decode(self, stored_TX: np.ndarray) -> np.ndarray:
         """What `encode` has made of vectors, as vectors of length 1, float32 [T, E]."""
@@ -120,8 +115,3 @@ def nearest(vectors_TE: np.ndarray, centroids_PE: np.ndarray) -> np.ndarray:
     """The centroid of each vector with the greatest inner product, [T]; some vectors at a time."""
     parts = (vectors_TE[start : start + 4096] @ centroids_PE.T for start in range(0, len(vectors_TE), 4096))
     return np.concatenate([np.zeros(0, np.int64), *(scores.argmax(axis=1) for scores in parts)])
-
-
-def sample_size(texts: int) -> int:
-    """How many texts the codec is learned from."""
-    return min(1 + int(16 * (120 * texts) ** 0.5), texts)

@@ -12,7 +12,6 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -20,14 +19,14 @@ from retrieval.methods.late_interaction.model import with_marks
 from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.search import text_batches
+from retrieval.search import encoding, text_batches
 
 _QUERIES = 64  # of a batch
 
 
 class Queries(NamedTuple):
     """Attributes:
-    vectors: float32 [Q, A, E]; where scores are means over tokens, divided by how many count.
+    vectors: float32 [Q, A, E].
     counts: whether a token counts, bool [Q, A].
     """
 
@@ -35,10 +34,14 @@ class Queries(NamedTuple):
     counts: np.ndarray
 
     @classmethod
+    def empty(cls, count: int, length: int, size: int) -> "Queries":
+        """So many queries without a token."""
+        return cls(np.zeros((count, length, size), np.float32), np.zeros((count, length), bool))
+
+    @classmethod
     def padded(cls, texts: Sequence[np.ndarray], count: int, length: int) -> "Queries":
         """Vectors [T, E] of each text as arrays of so many texts and tokens; those beyond do not count."""
-        size = max((each.shape[1] for each in texts), default=1)
-        made = cls(np.zeros((count, length, size), np.float32), np.zeros((count, length), bool))
+        made = cls.empty(count, length, max((each.shape[1] for each in texts), default=1))
         for number, vectors_TE in enumerate(texts):
             made.vectors[number, : len(vectors_TE)], made.counts[number, : len(vectors_TE)] = vectors_TE, True
         return made
@@ -65,21 +68,15 @@ class TokenEncoder:
         return functools.partial(self._encode_documents, self._documents(params))
 
     def _encode_queries(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
-        rows = query_tokens(self._config, self._vocabulary, texts)
-        length = self._config.data.query_length
-        vectors, counts = [], []
+        rows, length = query_tokens(self._config, self._vocabulary, texts), self._config.data.query_length
+        made = Queries.empty(len(rows), length, self._config.model.embed_dim)
         for start in range(0, len(rows), _QUERIES):
             part = rows[start : start + _QUERIES]
-            size = text_batches.few(len(part), self._devices)
+            size, places = text_batches.few(len(part), self._devices), slice(start, start + len(part))
             ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
-            vectors.append(_finite(embed(ids_BL, marks_BL))[: len(part)])
-            counts.append((marks_BL != OTHER)[: len(part)])
-        if not rows:
-            return Queries(np.zeros((0, length, self._config.model.embed_dim), np.float32), np.zeros((0, length), bool))
-        vectors_QAE, counts_QA = np.concatenate(vectors), np.concatenate(counts)
-        if self._config.model.late.mean:
-            vectors_QAE /= np.maximum(counts_QA.sum(axis=1), 1)[:, None, None]
-        return Queries(vectors_QAE, counts_QA)
+            made.vectors[places] = encoding.finite(embed(ids_BL, marks_BL), len(part))
+            made.counts[places] = (marks_BL != OTHER)[: len(part)]
+        return made
 
     def _encode_documents(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
         windows = candidate_windows(self._config, self._vocabulary, list(items))
@@ -91,17 +88,6 @@ class TokenEncoder:
         rows = (rows[0] for rows in windows)
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             counts_BL = self._rules.of_documents(ids_BL) == COUNTED
-            for place, vectors_LE, counts_L in zip(places, _finite(embed(ids_BL)), counts_BL):
+            for place, vectors_LE, counts_L in zip(places, encoding.finite(embed(ids_BL), len(places)), counts_BL):
                 vectors[place] = vectors_LE[counts_L]
         return vectors
-
-
-def _finite(vectors: np.ndarray) -> np.ndarray:
-    """The vectors.
-
-    Raises:
-      UserError: one holds NaN or infinity.
-    """
-    if not np.isfinite(vectors).all():
-        raise UserError("a vector is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return vectors

@@ -60,10 +60,8 @@ class Rules:
         """
         fill = fill_id(vocabulary) if model.late.expansion != NONE else -1
         if model.late.expansion != NONE and fill < 0:
-            raise UserError(
-                f"config.model.late.expansion={model.late.expansion} fills queries up with [MASK] or the token that "
-                f"ends a text, and the vocabulary has neither: set it to {NONE}"
-            )
+            way = f"fills queries up with [MASK] or an end of text, and the vocabulary has neither: set it to {NONE}"
+            raise UserError(f"config.model.late.expansion={model.late.expansion} {way}")
         skip = set(words(model.late.skip))
         return cls(fill, tuple(id for id, token in enumerate(vocabulary.tokens) if token in skip))
 

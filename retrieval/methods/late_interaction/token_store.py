@@ -26,7 +26,7 @@ from retrieval.search import sharded_map
 T = TypeVar("T")
 
 FOLDER = "tokens"  # of a work directory
-_AGAIN = "--stage=tokens makes it again"
+_AGAIN, _TEXTS = "--stage=tokens makes it again", ".texts.json"
 
 
 def write(
@@ -53,14 +53,15 @@ def write(
       UserError: there are not `total` texts.
     """
 
-    def make(members: Sequence[tuple[str, T]]) -> tuple[list[str], Sequence[np.ndarray]]:
-        return [id for id, _ in members], vectors_of([text for _, text in members])
+    def make(members: Sequence[tuple[str, T]]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+        ids, of_ids = zip(*members) if members else ((), ())
+        return ids, vectors_of(of_ids)
 
-    def save(path: Path, made: tuple[list[str], Sequence[np.ndarray]]) -> None:
+    def save(path: Path, made: tuple[Sequence[str], Sequence[np.ndarray]]) -> None:
         ids, vectors = made
         parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
         empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
-        files.write_json(_texts_path(path), {"ids": ids, "vectors": list(map(len, vectors))})
+        files.write_json(path.with_suffix(_TEXTS), {"ids": ids, "vectors": list(map(len, vectors))})
         files.write_array(path, np.concatenate([empty, *parts]))
 
     paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
@@ -96,30 +97,23 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, name: str):
-        """Looks at all shards.
-
-        Raises:
-          UserError: one is missing or damaged, or its vectors are of another size than those of the others.
-        """
+        """Looks at all shards, whose vectors have to be of one size."""
         self._paths = sharded_map.whole(folder, name, ".npy", _AGAIN)
         self._codec = load_codec(folder, name)
-        records = [files.read_json(sharded_map.verify(_texts_path(path), _AGAIN)) for path in self._paths]
+        records = [files.read_json(sharded_map.verify(path.with_suffix(_TEXTS), _AGAIN)) for path in self._paths]
         self.ids = [id for record in records for id in record["ids"]]
         self.sizes = np.array([size for record in records for size in record["vectors"]], np.int64)
-        self._firsts = list(itertools.accumulate((len(record["ids"]) for record in records), initial=0))
-        self._begins = [begin for record in records for begin in itertools.accumulate([0, *record["vectors"]][:-1])]
+        self._starts = np.cumsum([0, *self.sizes])  # of texts among all vectors, and of shards
+        self._ends = list(itertools.accumulate((sum(record["vectors"]) for record in records), initial=0))
         self._shard = functools.lru_cache(64)(self._opened)
-        shards = [self._shard(number) for number in range(len(self._paths))]
+        shards = list(map(self._shard, range(len(self._paths))))
         stored = self._codec.bytes if self._codec else max(shard.shape[1] for shard in shards)
         self.dimensions = self._codec.centroids.shape[1] if self._codec else stored
-        for path, record, shard in zip(self._paths, records, shards):
-            expected = sum(record["vectors"])
-            if len(shard) != expected or (expected and shard.shape[1] != stored):
-                raise UserError(
-                    f"{path}: {len(shard)} vectors in {shard.shape[1]} columns where {expected} in {stored} belong; "
-                    f"{_AGAIN}"
-                )
         self.bytes = sum(shard.nbytes for shard in shards)
+        for path, expected, (rows, width) in zip(self._paths, np.diff(self._ends), (shard.shape for shard in shards)):
+            if rows != expected or (expected and width != stored):
+                wanted = f"where {expected} in {stored} belong"
+                raise UserError(f"{path}: {rows} vectors in {width} columns {wanted}; {_AGAIN}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -128,8 +122,9 @@ class TokenStore:
         """The vectors of a text, [T, E]."""
         if not self.sizes[number]:
             return np.zeros((0, self.dimensions), np.float32)
-        begin, shard = self._begins[number], self._shard(bisect.bisect_right(self._firsts, number) - 1)
-        stored = shard[begin : begin + self.sizes[number]]
+        number_of_shard = bisect.bisect_right(self._ends, self._starts[number]) - 1
+        begin = self._starts[number] - self._ends[number_of_shard]
+        stored = self._shard(number_of_shard)[begin : begin + self.sizes[number]]
         return self._codec.decode(stored) if self._codec else stored
 
     def as_queries(self) -> Queries:
@@ -141,16 +136,9 @@ class TokenStore:
         """Checks that the texts are those of a set as it is now."""
         for number, (id, other) in enumerate(itertools.zip_longest(ids, self.ids), 1):
             if id != other:
-                raise UserError(
-                    f"{self._paths[0].parent}: older than the set: of its {len(ids)} {what} '{id}' is number {number}, "
-                    f"and '{other}' of the {len(self.ids)} here; {_AGAIN}"
-                )
+                there = f"of its {len(ids)} {what} '{id}' is number {number}, and '{other}' of the {len(self.ids)} here"
+                raise UserError(f"{self._paths[0].parent}: older than the set: {there}; {_AGAIN}")
 
-    def _opened(self, number: int) -> np.ndarray:
-        has_vectors = self.sizes[self._firsts[number] : self._firsts[number + 1]].any()  # else there is nothing to map
-        path = sharded_map.verify(self._paths[number], _AGAIN)
-        return files.read_array(path, _AGAIN, mapped=bool(has_vectors))
-
-
-def _texts_path(shard: Path) -> Path:
-    return shard.with_suffix(".texts.json")
+    def _opened(self, shard: int) -> np.ndarray:
+        path = sharded_map.verify(self._paths[shard], _AGAIN)
+        return files.read_array(path, _AGAIN, mapped=self._ends[shard] < self._ends[shard + 1])  # else nothing to map

@@ -5,20 +5,17 @@ Those of the passages of the corpus are made too, for searches of one's own.
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
-from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
-from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL
+from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL, LateModel
 from retrieval.recipes.parameters import local_mesh
 from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.pipeline.run import Run
@@ -41,10 +38,6 @@ def tokens(run: Run) -> dict[str, Any]:
     sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
     items, summary = collections(run), {}
     same = repeated(items)
-
-    def documents(members: Sequence[Candidate]) -> list[np.ndarray]:
-        return [pooled(each, fields.pool) for each in model.encode_documents(members)]
-
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
@@ -58,57 +51,27 @@ def tokens(run: Run) -> dict[str, Any]:
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)
         else:
             if bits and total:
-                mesh = local_mesh(model.config)
-                hosts.on_first(functools.partial(_learn_codec, item, folder, documents, mesh, total, bits))
+                hosts.on_first(functools.partial(_learn_codec, model, item, folder, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
-            token_store.write(folder, "candidates", texts, total, documents, codec=codec, **sizes)
+            token_store.write(folder, "candidates", texts, total, model.encode_documents, codec=codec, **sizes)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
     return summary
 
 
-def _learn_codec(
-    item: Collection,
-    folder: Path,
-    vectors_of: Callable[[Sequence[Candidate]], list[np.ndarray]],
-    mesh: jax.sharding.Mesh,
-    total: int,
-    bits: int,
-) -> None:
+def _learn_codec(model: LateModel, item: Collection, folder: Path, total: int, bits: int) -> None:
     """Writes the codec of a set's candidates, learned from some of them; one that is there is kept."""
     path = token_store.codec_path(folder, "candidates")
     if sharded_map.is_whole(path):
         return
-    chosen = np.random.default_rng(0).choice(total, residuals.sample_size(total), replace=False)
-    wanted = set(chosen.tolist())
-    vectors = vectors_of([each for row, each in enumerate(item.candidates()) if row in wanted])
+    count = min(1 + int(16 * (120 * total) ** 0.5), total)
+    wanted = set(np.random.default_rng(0).choice(total, count, replace=False).tolist())
+    vectors = model.encode_documents([each for row, each in enumerate(item.candidates()) if row in wanted])
     sample = np.concatenate(vectors)
     folder.mkdir(parents=True, exist_ok=True)
-    Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], mesh).save(path)
+    Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], local_mesh(model.config)).save(path)
     sharded_map.seal(path)
     _log.info("%s: %d vectors of %d candidates have taught the codec", item.name, len(sample), len(vectors))
-
-
-def pooled(vectors_TE: np.ndarray, factor: int) -> np.ndarray:
-    """One vector for so many of a document (Clavié, Chaffin & Adams 2024); the first stays as it is.
-
-    By Ward's clustering of cosine distances.
-    Means are not of length 1.
-
-    Args:
-      vectors_TE: of length 1.
-    """
-    first_1E, others_TE = vectors_TE[:1], vectors_TE[1:]
-    count = max(len(others_TE) // factor, 1)
-    if count >= len(others_TE):
-        return vectors_TE
-    from scipy.cluster import hierarchy  # half a second, which others do without
-
-    distances = 1 - (others_TE @ others_TE.T)[np.triu_indices(len(others_TE), k=1)]
-    labels_T = hierarchy.fcluster(hierarchy.linkage(distances, method="ward"), t=count, criterion="maxclust")
-    members_CT = np.unique(labels_T)[:, None] == labels_T
-    means_CE = members_CT.astype(np.float32) @ others_TE / members_CT.sum(axis=1, keepdims=True)
-    return np.concatenate([first_1E, means_CE.astype(vectors_TE.dtype)])
 
 
 def _counts(folder: Path) -> dict[str, Any]:
@@ -125,6 +88,6 @@ def _counts(folder: Path) -> dict[str, Any]:
     }
 
 
-_FIELDS = ("late.model", "late.stored", "late.pool", "model.dtype", "encode.corpus", "encode.shard_size")
+_FIELDS = ("late.model", "late.stored", "model.dtype", "encode.corpus", "encode.shard_size")
 _SHARED = encode.over_texts(LATE_MODELS, "late.model")
 STAGES.register("tokens", Stage(tokens, fields=_FIELDS, writes=(FOLDER,), **_SHARED))

@@ -11,6 +11,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
 from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
+from retrieval.methods.late_interaction.model import LateInteraction
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_marks import NONE
@@ -53,8 +54,7 @@ class LateModel:
 
     def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each query, float32 [T, E]."""
-        is_mean = self.config.model.late.mean  # which `queries` have in their vectors
-        return [x[counts] * counts.sum() if is_mean else x[counts] for x, counts in zip(*self.queries(texts))]
+        return [vectors[counts] for vectors, counts in zip(*self.queries(texts))]
 
     def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
@@ -62,8 +62,6 @@ class LateModel:
 
         def search(queries: Sequence[np.ndarray], k: int) -> Lists:
             padded = Queries.padded(queries, text_batches.few(max(1, len(queries))), length)
-            if self.config.model.late.mean:
-                padded.vectors[:] /= np.maximum(padded.counts.sum(axis=1), 1)[:, None, None]
             scores_QK, rows_QK = ranked(padded, documents, longest, k)
             return scores_QK[: len(queries)], rows_QK[: len(queries)]
 
@@ -76,8 +74,7 @@ class LateModel:
         if config.model.late.expansion != NONE:
             tokens = [[0] * config.data.query_length for _ in tokens]
         windows = candidate_windows(config, vocabulary, documents)
-        encode = lambda model, text: model(text, None)  # noqa: E731 (both sides alike)
-        count = functools.partial(encoding_cost.operations, config, len(vocabulary), encode)
+        count = functools.partial(encoding_cost.operations, config, len(vocabulary), LateInteraction.__call__)
         return {costs.QUERY: count([[ids] for ids in tokens]), costs.PASSAGE: count([each[:1] for each in windows])}
 
     def write(self, folder: Path) -> None:

@@ -110,31 +110,33 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | N
     Raises:
       UserError: a line is not of MIND; with the line.
     """
-    counts = Counts() if counts is None else counts
-    ids: set[str] = set()
-    is_labelled: bool | None = None  # the first line tells
-    width = 0
+    counts, ids = Counts() if counts is None else counts, set[str]()
+    is_older = is_labelled = False  # the first line tells
     for number, (at, line) in enumerate(text_files.lines(path), 1):
-        width = width or (_OLDER if line.count("\t") + 1 == _OLDER else len(_BEHAVIORS))
-        fields = (f"{number}\t{line}" if width == _OLDER else line).split("\t")
+        fields = line.split("\t")
+        if number == 1:
+            is_older, is_labelled = len(fields) == _OLDER, any(map(_SHOWN.fullmatch, fields[-1].split()))
+        fields = [str(number), *fields] if is_older else fields
         if len(fields) != len(_BEHAVIORS):
-            raise UserError(
-                f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {', '.join(_BEHAVIORS)}"
-            )
+            wanted = ", ".join(_BEHAVIORS)
+            raise UserError(f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {wanted}")
         id, user, time, history, shown = fields
         if beir.check_id(id, "impression id", at) in ids:
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
         ids.add(id)
-        if is_labelled is None:
-            is_labelled = any(map(_SHOWN.fullmatch, shown.split()))
-        page = list(_page(shown, is_labelled, at))
-        known = tuple(item in news for item, _ in page)
-        for _ in range(known.count(False)):
-            counts.leave_out("unknown news on pages", at)
+        page = _page(shown, is_labelled, at)
+        sides = {
+            "clicks of histories on unknown news": history.split(),
+            "unknown news on pages": [item for item, _ in page],
+        }
+        for what, items in sides.items():
+            for _ in (item for item in items if item not in news):
+                counts.leave_out(what, at)
         # The ids of `news` themselves: millions of impressions name the same ones.
-        items = tuple(news[item].id for item, _ in page if item in news)
+        before, there = (tuple(news[item].id for item in items if item in news) for items in sides.values())
+        known = tuple(item in news for item, _ in page)
         clicks = tuple(clicked for item, clicked in page if item in news) if is_labelled else ()
-        yield Impression(id, user, _time(time, at), _known(history, news, counts, at), items, clicks, known)
+        yield Impression(id, user, _time(time, at), before, there, clicks, known)
 
 
 def is_behavior(line: str) -> bool:
@@ -150,13 +152,8 @@ def history_of(impression: Impression, news: Mapping[str, Candidate]) -> str:
 
 
 def is_before(impression: Impression, time: str) -> bool:
-    """Whether an impression is to be trained on, by the value of `SPLIT`."""
-    return not time or impression.time < datetime.datetime.fromisoformat(time)
-
-
-def is_of_set(impression: Impression, time: str) -> bool:
-    """Whether an impression is to be evaluated, by the value of `SPLIT`."""
-    return not time or not is_before(impression, time)
+    """Whether an impression is before the set, by the value of `SPLIT`; where that is '' it is of the set."""
+    return bool(time) and impression.time < datetime.datetime.fromisoformat(time)
 
 
 @register
@@ -177,7 +174,7 @@ class Mind(SetFormat):
         histories: dict[str, str] = {}  # a user has the same one on many pages: each text once
         for impression in read_behaviors(behaviors, news, counts):
             at = f"impression '{impression.id}'"
-            if not is_of_set(impression, given.options[SPLIT]):
+            if is_before(impression, given.options[SPLIT]):
                 counts.leave_out("impressions before config.sets.mind_split, which are trained on", at)
             elif not impression.is_asked:
                 counts.leave_out("impressions without a click, or with nothing else", at)
@@ -221,7 +218,7 @@ class MindClicks(LabelledFormat):
         news = read_news(Path(settings.collection))
         for impression in read_behaviors(path, news, counts):
             at = f"{path}, impression '{impression.id}'"
-            if not is_before(impression, settings.until):
+            if settings.until and not is_before(impression, settings.until):
                 counts.leave_out("impressions of the evaluation set", at)
             elif not impression.history:
                 counts.leave_out("impressions of users without a history", at)
@@ -245,22 +242,10 @@ def _time(text: str, at: str) -> datetime.datetime:
         raise UserError(f"{at}: the time '{text}' is not written as 11/14/2019 9:05:58 AM; mend the line") from None
 
 
-def _known(history: str, news: Mapping[str, Candidate], counts: Counts, at: str) -> tuple[str, ...]:
-    """The ids of a history, without those that `news` has not, which are counted."""
-    for item in (ids := history.split()):
-        if item not in news:
-            counts.leave_out("clicks of histories on unknown news", at)
-    return tuple(news[item].id for item in ids if item in news)
-
-
-def _page(text: str, is_labelled: bool, at: str) -> Iterator[tuple[str, bool]]:
+def _page(text: str, is_labelled: bool, at: str) -> list[tuple[str, bool]]:
     """The news of a page, and whether each was clicked; where the file does not tell, as if none had been."""
-    if not text.strip():
-        raise UserError(f"{at}: no news was shown; the last column lists them, such as N3-1 N4-0")
-    for item in text.split():
-        match = _SHOWN.fullmatch(item)
-        if match and not is_labelled:
-            raise UserError(f"{at}: '{item}' says whether it was clicked, and the first line does not; split the file")
-        if is_labelled and not match:
-            raise UserError(f"{at}: '{item}' does not say whether it was clicked: N3-1 or N3-0 is needed")
-        yield (match[1], match[2] == "1") if match else (item, False)
+    matches = {item: _SHOWN.fullmatch(item) for item in text.split()}
+    if not matches or any(bool(match) != is_labelled for match in matches.values()):
+        way = "N3-1 or N3-0" if is_labelled else "N3, which does not say whether it was clicked"
+        raise UserError(f"{at}: '{text}': news that was shown is needed, each written as {way}, as in the first line")
+    return [(match[1], match[2] == "1") if (match := matches[item]) else (item, False) for item in text.split()]

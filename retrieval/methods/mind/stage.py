@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -19,7 +18,6 @@ from retrieval.data.sets import beir
 from retrieval.evaluation import display
 from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.set_and_format import Impression
-from retrieval.runs.pipeline.records import read_own_record
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import indexes
@@ -32,6 +30,7 @@ _BATCH = 64  # queries that are searched at a time: of each the scores of all ca
 _SET = set_and_format.Mind.name
 
 Scorer = Callable[[Sequence[Impression]], Iterable[np.ndarray]]
+System = tuple[str, Scorer]
 
 
 class History(NamedTuple):
@@ -54,34 +53,25 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the set was made of other impressions.
     """
-    config = run.owner("sets").config.sets
-    news, behaviors = map(Path, source_paths.split(config.mind))
-    trained_on = _trained_on(_learnt_files(run), behaviors)
-    pages, history = _read(news, behaviors, trained_on, config.mind_split)
+    (news, behaviors), trained_on = _files(run)
+    pages, history = _read(news, behaviors, trained_on, run.owner("sets").config.sets.mind_split)
     shown = [page for page in pages if page.is_asked]
     collection = open_collection(run, _SET)
-    value = _read_set(run.sets / _SET)
+    ids = [candidate.id for candidate in beir.read_candidates(run.sets / _SET / "corpus.jsonl")]
+    # Where the clicks are hidden there are no judgements, and none are needed.
+    value = beir.Judged(_SET, beir.read_queries(run.sets / _SET / "queries.jsonl"), ids, {}, {})
     if list(value.queries) != [impression.id for impression in shown]:
-        raise UserError(
-            f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
-        )
+        raise UserError(f"{run.sets / _SET}: of other impressions than config.sets.mind has now; --stage=sets first")
     rows = []
+    folder = run.folder / "impressions"
     for system, scorer in _systems(collection, value, history, run.owner("index").config.index.words):
         scores = list(scorer(shown))
         lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
-        name = system.replace(" ", "_")
-        files.write_text(run.folder / "impressions" / f"{name}.txt", "".join(f"{line}\n" for line in lines))
-        measured = [(item, of) for item, of in zip(shown, scores) if item.is_judged]
-        rows += list(_rows(system, measured, history))
-    files.write_json(run.folder / "impressions" / "impressions.json", rows)
-    files.write_text(run.folder / "impressions" / "impressions.md", _markdown(rows))
+        files.write_text(folder / f"{system.replace(' ', '_')}.txt", "".join(f"{line}\n" for line in lines))
+        rows += _rows(system, [(item, of) for item, of in zip(shown, scores) if item.is_judged], history)
+    files.write_json(folder / "impressions.json", rows)
+    files.write_text(folder / "impressions.md", _markdown(rows))
     return {"impressions": len(shown), "users before": len(history.users)}
-
-
-def _read_set(folder: Path) -> beir.Judged:
-    """Queries and candidates of the set. It has no judgements where the clicks are hidden, and they are not needed."""
-    ids = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
-    return beir.Judged(folder.name, beir.read_queries(folder / "queries.jsonl"), ids, {}, {})
 
 
 def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -112,20 +102,15 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
     shown: list[Impression] = []
     for path in [behaviors, *trained_on]:
         for impression in set_and_format.read_behaviors(path, news):
-            is_test = path == behaviors and set_and_format.is_of_set(impression, time)
+            is_before = set_and_format.is_before(impression, time)
             for id in impression.shown:
                 history.first[id] = min(impression.time, history.first.get(id, impression.time))
-            if is_test:
+            if path == behaviors and not is_before:
                 shown.append(impression)
-            if set_and_format.is_before(impression, time) if time else path != behaviors:
+            if is_before if time else path != behaviors:
                 history.users.add(impression.user)
                 history.clicks.update(itertools.compress(impression.shown, impression.clicked))
     return shown, history
-
-
-def _learnt_files(run: Run) -> str:
-    """`pairs.files` of the run that was trained. Where these have moved, this run's field names them."""
-    return run.config.pairs.files or run.owner("pairs").config.pairs.files
 
 
 def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
@@ -136,9 +121,7 @@ def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
             yield path
 
 
-def _systems(
-    collection: Collection, value: beir.Judged, history: History, words: Sequence[str]
-) -> Iterator[tuple[str, Scorer]]:
+def _systems(where: Collection, value: beir.Judged, history: History, words: Iterable[str]) -> Iterator[System]:
     """The name of each system, and what scores the news of impressions."""
 
     def by_news(value: Callable[[str], float]) -> Scorer:
@@ -148,13 +131,13 @@ def _systems(
     yield "most recent", by_news(lambda id: (history.first[id] - datetime.datetime.min).total_seconds())
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
-    for kind in indexes.kinds_of_words_of(collection, words):
-        index = indexes.open_words(kind, collection, len(row_of))
+    for kind in indexes.kinds_of_words_of(where, words):
+        index = indexes.open_words(kind, where, len(row_of))
         yield kind.system_of(index), _by_search(index, texts, row_of)
     for system, name in (*zip(BASELINES, BASELINES), (TRAINED, INDEXES[EXACT].system)):
-        if collection.has_embeddings(system):
-            collection.check_embeddings(value, system)
-            yield name, _by_embeddings(collection.embeddings(system), row_of)
+        if where.has_embeddings(system):
+            where.check_embeddings(value, system)
+            yield name, _by_embeddings(where.embeddings(system), row_of)
 
 
 def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
@@ -196,16 +179,14 @@ def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history:
     """
     shown = [item for item, _ in ranked]
     measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in ranked]
-    parts = {
-        "all": [True] * len(shown),
-        "cold users": [item.user not in history.users for item in shown],
-        "no history": [not item.history for item in shown],
-        "cold news": [
-            not any(history.clicks[id] for id in itertools.compress(item.shown, item.clicked)) for item in shown
-        ],
+    parts: dict[str, Callable[[Impression], bool]] = {
+        "all": lambda item: True,
+        "cold users": lambda item: item.user not in history.users,
+        "no history": lambda item: not item.history,
+        "cold news": lambda item: not any(map(history.clicks.get, itertools.compress(item.shown, item.clicked))),
     }
     for part, is_in in parts.items():
-        if chosen := list(itertools.compress(measured, is_in)):
+        if chosen := list(itertools.compress(measured, map(is_in, shown))):
             yield {"system": system, "impressions of": part, "count": len(chosen), "metrics": impressions.table(chosen)}
 
 
@@ -213,75 +194,46 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "# MIND\n\nThe clicks are hidden: there are predictions, and no metrics.\n"
     header = ["system", "impressions of", "how many", *impressions.METRICS]
-    cells = [[*list(row.values())[:3], *(_in_percent(**value) for value in row["metrics"].values())] for row in rows]
+
+    def in_percent(value: float, plus_minus: float | None) -> str:  # a single impression has no interval
+        return f"{100 * value:.2f}" + ("" if plus_minus is None else f" ± {100 * plus_minus:.2f}")
+
+    cells = [[*list(row.values())[:3], *(in_percent(**value) for value in row["metrics"].values())] for row in rows]
     introduction = (
-        "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
-        "were not clicked before it."
+        "In percent, with 95 % intervals over impressions. Cold: no impression, or no click, before the test."
     )
     return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
 
 
-def _in_percent(value: float, plus_minus: float | None) -> str:
-    """A metric with its interval, which a single impression has not."""
-    return f"{100 * value:.2f}" + ("" if plus_minus is None else f" ± {100 * plus_minus:.2f}")
+def _files(run: Run) -> tuple[list[Path], Iterator[Path]]:
+    """The files of news and impressions, and those of other impressions that the run or its base has learnt from."""
+    paths = [Path(path) for path in source_paths.split(run.owner("sets").config.sets.mind)]
+    return paths, _trained_on(run.owner("pairs").config.pairs.files, paths[-1]) if paths else iter(())
 
 
-def inputs(mind: str, pair_files: str) -> Sequence[Path]:
-    """The files of news and impressions, by `config.sets.mind` and `config.pairs.files`."""
-    paths = [Path(path) for path in source_paths.split(mind)]
-    source_paths.checked("config.pairs.files", source_paths.split(pair_files))
-    return source_paths.existing([*paths, *(_trained_on(pair_files, paths[-1]) if paths else ())])
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of news and impressions."""
+    own, others = _files(run)
+    return source_paths.existing([*own, *others])
 
 
 def check(run: Run) -> None:
     """Checks that there is a set of impressions, none of which the base has learnt from."""
     shown, learnt = run.owner("sets"), run.owner("pairs")
-    if not shown.config.sets.mind:
+    begins, ended = shown.config.sets.mind_split, learnt.config.sets.mind_split
+    if not (paths := list(map(Path, source_paths.split(shown.config.sets.mind)))):
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
-    if learnt.folder != run.folder and not _has_learnt_from(run, learnt):
-        raise UserError(
-            f"config.pairs.files={run.config.pairs.files}: the impressions that {learnt.display_path} has learnt from "
-            f"tell what is popular, {learnt.config.pairs.files}; leave the field out, or name the same files where "
-            "they are if they have moved"
-        )
-    if "pairs" in learnt.config.stages and learnt.folder != shown.folder:
-        _check_time(shown.config.sets, _learnt_files(run), learnt)
-
-
-def _has_learnt_from(run: Run, learnt: Run) -> bool:
-    """Whether the files that a run names, if any, are those that its base has learnt from, at another place or not."""
-    here, there = (list(map(Path, source_paths.split(each.config.pairs.files))) for each in (run, learnt))
-    if not here or [path.resolve() for path in here] == [path.resolve() for path in there]:
-        return True
-    sums = {file["path"]: file["sum"] for file in (read_own_record(learnt, "pairs") or {}).get("files", [])}
-    known = (read_own_record(run, "impressions") or {}).get("files", [])
-    own = {file["sum"] for path in here for file in files.describe(path, known)}
-    return not all(path.exists() for path in there) and own == {sums.get(str(path)) for path in there}
-
-
-def _check_time(shown: ConfigDict, labelled: str, learnt: Run) -> None:
-    """Checks when the test begins, by `config.sets`, where the model has learnt from the same file in another run.
-
-    Args:
-      labelled: the files that it has learnt from.
-
-    Raises:
-      UserError: that run has learnt from pages of the test.
-    """
-    behaviors = Path(source_paths.split(shown.mind)[-1])
-    paths = map(Path, source_paths.split(labelled))
-    if behaviors.resolve() not in [path.resolve() for path in paths]:
+    of_pairs = source_paths.split(learnt.config.pairs.files) if "pairs" in learnt.config.stages else []
+    if learnt.folder == shown.folder or paths[-1].resolve() not in [Path(path).resolve() for path in of_pairs]:
         return
-    begins, ended = shown.mind_split, learnt.config.sets.mind_split
-    if not ended:
+    if not ended or not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
         raise UserError(
-            f"{behaviors}: {learnt.display_path} has learnt from all of its impressions, and none is left to test on; "
-            "set config.sets.mind to others"
-        )
-    if not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
-        raise UserError(
-            f"config.sets.mind_split='{begins}': {learnt.display_path} has learnt from the impressions of {behaviors} "
-            f"before {ended}; set that time, or a later one"
+            f"config.sets.mind_split='{begins}': {learnt.display_path} has learnt from the impressions of {paths[-1]} "
+            + (
+                f"before {ended}: set that time, or a later one"
+                if ended
+                else "at any time: set config.sets.mind to others"
+            )
         )
 
 
@@ -290,9 +242,9 @@ STAGES.register(
     Stage(
         rank_impressions,
         check=(check,),
-        fields=("sets.mind", "sets.mind_split", "pairs.files"),
+        fields=("sets.mind", "sets.mind_split"),
         reads=(Read("sets", must_match=True), Read("encode", must_match=True), "index"),
-        files=lambda run: inputs(run.owner("sets").config.sets.mind, _learnt_files(run)),
+        files=inputs,
         writes=("impressions",),
     ),
 )

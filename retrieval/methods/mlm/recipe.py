@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.libraries import seqio
@@ -120,16 +121,12 @@ class BertRecipe(MaskedRecipe):
         super().check_validation()
         validation.check(self.config)
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """A function from parameters to `metrics` over pairs that stay the same."""
         self.check_validation()
         pairs, bound = self.held_out(run, vocabulary), bind(abstract_model(self.config, len(vocabulary)))
         count = len(pairs["text"])
-        _log.info(
-            "validation: %d pairs, %.0f %% of them with a random second text", count, 100 * pairs["is_random"].mean()
-        )
+        _log.info("validation: %d pairs, %d of them with a random second text", count, pairs["is_random"].sum())
 
         def sums(params: Any, batch: Mapping[str, jax.Array], real_B: jax.Array) -> list[jax.Array]:
             logits_BPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], None)

@@ -93,14 +93,10 @@ class NextSentences(CorpusTask):
         """The passages of two sentences or more; those of one are left out, and counted in the log."""
         counts = stored.statistics.get("counts", {})
         size = stored.statistics["tasks"].get("ict", {}).get("pairs", 0)  # ICT, too, needs two sentences
-        if not size:
-            raise self.no_example("the corpus has no passage of two sentences")
-        if counts.get("articles", 2) < 2:
-            raise self.no_example("the corpus has one article, and a random sentence is of another one")
+        if not size or counts.get("articles", 2) < 2:
+            raise self.no_example("the corpus has no passage of two sentences, or no second article for a random one")
         if alone := counts.get("passages", size) - size:
-            _log.info(
-                "task '%s': %d passages are held out or have one sentence alone, and are left out", self.name, alone
-            )
+            _log.info("task '%s': left out are %d passages, held out or of one sentence", self.name, alone)
         return size
 
     def draws(self, record: Record) -> tf.Tensor:
@@ -113,7 +109,7 @@ class NextSentences(CorpusTask):
 
         def put_beside(before: tuple[tf.Tensor, ...], record: Record) -> tuple[tuple[tf.Tensor, ...], Record]:
             article = _article(record)
-            own = article, tf.io.serialize_tensor(record["ids"]), tf.io.serialize_tensor(record["lengths"])
+            own = article, *(tf.io.serialize_tensor(record[name]) for name in ("ids", "lengths"))
             after = tuple(tf.concat([[new], old[:-1]], 0) for new, old in zip(own, before))
             names = ("other_articles", "other_ids", "other_lengths")
             return after, {**record, "article": article, **dict(zip(names, before))}

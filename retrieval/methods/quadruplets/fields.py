@@ -2,21 +2,13 @@
 
 from retrieval.config.fields import NOT_NEGATIVE, SWITCH, Field, declare, number, one_of
 
-declare(
-    "data.rates",
-    quadruplets=Field(0.0, NOT_NEGATIVE, "how often examples with a simple and a hard negative are drawn"),
-)
+_HINGES = one_of("way to join hinges", ("max", "sum", "chain", "triplets"))
+_MARGIN = number("0 or more, or -1", lambda value: value >= 0 or value == -1)
+
+declare("data.rates", quadruplets=Field(0.0, NOT_NEGATIVE, "how often examples with negatives of both kinds are drawn"))
 declare(
     "train",
-    hinges=Field(
-        "max",
-        one_of("way to join hinges", ("max", "sum", "chain", "triplets")),
-        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
-    ),
-    hard_margin=Field(
-        -1.0,
-        number("0 or more, or -1", lambda value: value >= 0 or value == -1),
-        "quadruplet: the margin of the hinge with the hard negative; -1: train.margin",
-    ),
+    hinges=Field("max", _HINGES, "quadruplet: max (the paper), sum, chain (positive, hard, simple) or triplets"),
+    hard_margin=Field(-1.0, _MARGIN, "quadruplet: the margin of the hinge with the hard negative; -1: train.margin"),
     batch_sum=Field(False, SWITCH, "quadruplet: whether a batch's losses are added up (the paper); else their mean"),
 )

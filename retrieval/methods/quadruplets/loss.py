@@ -20,10 +20,8 @@ _SMALL = 1e-8
 def distance(one_BE: jax.Array, other_BE: jax.Array) -> jax.Array:
     """1 - cosine, float32 [B], from 0 to 2 (equation 4)."""
     one_BE, other_BE = one_BE.astype(jnp.float32), other_BE.astype(jnp.float32)
-    norms_B = jax.lax.rsqrt(jnp.square(one_BE).sum(axis=1) + _SMALL) * jax.lax.rsqrt(
-        jnp.square(other_BE).sum(axis=1) + _SMALL
-    )
-    return 1 - (one_BE * other_BE).sum(axis=1) * norms_B
+    one_B, other_B = (jax.lax.rsqrt(jnp.square(x_BE).sum(axis=1) + _SMALL) for x_BE in (one_BE, other_BE))
+    return 1 - (one_BE * other_BE).sum(axis=1) * (one_B * other_B)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +82,9 @@ class Quadruplet(Loss):
         positive_B, simple_B = distance(query_BE, positive_BE), distance(query_BE, simple_BE)
         asked_hard_B, hard_B = distance(query_BE, hard_BE), distance(hard_BE, simple_BE)
         simple_loss_B = jax.nn.relu(positive_B - simple_B + margin)
-        if hinges in ("chain", "triplets"):
-            first_B = jax.nn.relu(positive_B - asked_hard_B + hard_margin)
-            second_B = simple_loss_B if hinges == "triplets" else jax.nn.relu(asked_hard_B - simple_B + margin)
-            joined_B = first_B + second_B
-        else:
-            first_B, second_B = jax.nn.relu(positive_B - hard_B + hard_margin), simple_loss_B
-            joined_B = first_B + second_B if hinges == "sum" else jnp.where(first_B > second_B, first_B, second_B)
+        first_B = jax.nn.relu(positive_B - (asked_hard_B if hinges in ("chain", "triplets") else hard_B) + hard_margin)
+        second_B = jax.nn.relu(asked_hard_B - simple_B + margin) if hinges == "chain" else simple_loss_B
+        joined_B = jnp.where(first_B > second_B, first_B, second_B) if hinges == "max" else first_B + second_B
         loss_B = jnp.where(has_hard_B, joined_B, simple_loss_B)
         active_B = jnp.where(has_hard_B, ((first_B > 0).astype(jnp.float32) + (second_B > 0)) / 2, simple_loss_B > 0)
         nearer_B = (positive_B < simple_B) & (~has_hard_B | (positive_B < asked_hard_B))

@@ -51,10 +51,9 @@ class QuadrupletsRefresh(NegativesRefresh):
     ) -> Write:
         """As `NegativesRefresh.writer`."""
         count = mining.rule.count
-        of_simple = mining._replace(rule=Rule(count, first=1, last=count))
-        texts = [question.text for question in questions]
-        search = at_random(len(candidates), mining.seed + inputs.version)
-        simple = hard_negatives.mine(of_simple, Searched(questions, candidates, texts, search), inputs.version)
+        texts, search = [each.text for each in questions], at_random(len(candidates), mining.seed + inputs.version)
+        by_chance = Searched(questions, candidates, texts, search)
+        simple = hard_negatives.mine(mining._replace(rule=Rule(count, first=1, last=count)), by_chance, inputs.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
         check_left(questions, rows, layout, mining.answers)
         counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}

@@ -37,10 +37,9 @@ class Quadruplets(LabelledTask):
             second = tf.where(hard > 0, 1 + simple + _draw(at_random[1], hard), 0)
             # Without a simple negative the hard one serves as both.
             first = tf.where(simple > 0, first, second)
-            chosen = tf.stack([0, first, second])[: lengths["document_id"]]
-            return of_chosen(
-                record, tf.ensure_shape(chosen, [lengths["document_id"]]), lengths, given.specials, weight, known
-            )
+            count = lengths["document_id"]
+            chosen = tf.ensure_shape(tf.stack([0, first, second])[:count], [count])
+            return of_chosen(record, chosen, lengths, given.specials, weight, known)
 
         return make
 

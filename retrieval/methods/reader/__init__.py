@@ -5,5 +5,5 @@ NAMES = {
     "stage": {"spans_stage": "spans", "answer_stage": "answer"},
     "loss": {"model_and_loss": "span_likelihood dpr_reader orqa_reader"},
     "task": {"task": "spans"},
-    "trained": {"trained": "reader proposer"},
+    "trained": {"trained": "reader"},
 }

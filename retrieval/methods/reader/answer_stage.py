@@ -26,18 +26,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.evaluation import exact_match, result_files
 from retrieval.methods.reader import recipe
-from retrieval.methods.reader.trained import (
-    READERS,
-    VALIDATION,
-    WEIGHT,
-    Span,
-    SpanFinder,
-    best_weight,
-    key,
-    ranked,
-    text_of,
-    weight_of,
-)
+from retrieval.methods.reader.trained import READERS, Span, SpanFinder, ranked
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
@@ -54,15 +43,12 @@ _log = logging.getLogger(__name__)
 _PAIRS = 8192  # of a file of spans at most
 FOLDER, SPLIT, TUNED = result_files.ANSWERED, "read", "tuned"
 WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "paragraphs"
+# The weights of the reader that ProQA chooses from.
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class _Read(NamedTuple):
-    """What a reader found in the passages of a system.
-
-    Attributes:
-      rows: [Q, K] of the passages.
-      spans: of each question, all.
-    """
+    """What a reader found in the passages of a system, by their rows [Q, K]: all spans of each question."""
 
     system: str
     value: Judged
@@ -72,8 +58,8 @@ class _Read(NamedTuple):
 
 def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
-    fields, folder = run.config.answer, run.folder / FOLDER
-    names, trainer = _sets(fields, run.sets), _trainer(run)
+    fields, trainer = run.config.answer, READERS.trainer(run, run.config.answer.model, MODEL)
+    names = _sets(fields, run.sets)
     systems = [system for system in fields.systems if system != TUNED]
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(systems, "answer.systems"))
     tuned = tuned_collections(trainer, names) if TUNED in fields.systems else {}
@@ -89,50 +75,41 @@ def answer(run: Run) -> dict[str, Any]:
         read += _read_set(run, value, lists, finder, counts[name])
     if not read:
         raise UserError(f"config.answer.systems={fields.systems}: nothing to read for any set: name other systems")
-    configured = weight_of(run, finder), 0
+    configured = finder.weight(fields.weight), 0
     weights = {
-        system: _best_weight(read, system, fields) if fields.validation else configured
+        system: _chosen_weight(read, system, fields.validation) if fields.validation else configured
         for system in dict.fromkeys(each.system for each in read)
     }
-    return hosts.on_first(lambda: _finish(folder, read, weights, counts))
+    return hosts.on_first(lambda: _write(run.folder / FOLDER, read, weights, counts))
 
 
 def _sets(fields: ConfigDict, sets: Path) -> list[str]:
-    """The sets whose questions are answered; `fields` are those of `config.answer`.
-
-    Raises:
-      UserError: one is not there, or the one that is to choose the weight is not among them or has no answers.
-    """
+    """The sets whose questions are answered; `fields` are those of `config.answer`."""
     wanted, names, validation = source_paths.split(fields.sets), set_names(sets), fields.validation
-    for field, configured in (("sets", wanted), ("validation", [validation] if validation else [])):
-        if unknown := [name for name in configured if name not in names]:
-            raise unknown_name(f"set in config.answer.{field}", unknown[0], names)
+    if unknown := [name for name in wanted if name not in names]:
+        raise unknown_name("set in config.answer.sets", unknown[0], names)
     chosen = [name for name in names if name in wanted or not wanted]
     if validation and (validation not in chosen or not beir.answers_file(sets / validation)):
         raise UserError(
             f"config.answer.validation={validation}: no set of config.answer.sets whose questions have answers: name "
-            "one, or set config.answer.weight"
+            f"one of {', '.join(chosen)}, or set config.answer.weight"
         )
     return chosen
 
 
-def _read_set(
-    run: Run, value: Judged, lists: Sequence[Ranking], finder: SpanFinder, counts: Counter
-) -> Iterator[_Read]:
+def _read_set(run: Run, value: Judged, lists: list[Ranking], finder: SpanFinder, counts: Counter) -> Iterator[_Read]:
     """The spans of the first passages of every system; a passage of a question is read once.
 
     What the reader says of passages is kept in shards, so that a stage which was killed goes on.
     """
-    fields, sizes = run.config.answer, run.config.encode
-    folder, store = run.sets / value.name, run.folder / FOLDER / "spans" / value.name
+    fields, sizes, store = run.config.answer, run.config.encode, run.folder / FOLDER / "spans" / value.name
     first = [others(each.lists, value, fields.paragraphs) for each in lists]
-    pairs = sorted(
-        {(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows if row >= 0}
-    )
+    none = {(q, -1) for q in range(len(value.queries))}
+    pairs = sorted({(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows} - none)
     if not pairs:
         raise UserError(f"set '{value.name}': the runs of {', '.join(fields.systems)} have no passage to read")
     questions = list(map(finder.rows.begin, value.queries.values()))
-    with CandidateTexts(folder / "corpus.jsonl") as texts:
+    with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
         ranked_lists.check_texts(texts, value, [row for _, row in pairs])
 
         def rows_of(members: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
@@ -160,30 +137,39 @@ def _read_set(
         yield _Read(each.system, value, rows_QK, spans)
 
 
-def _best_weight(read: Sequence[_Read], system: str, fields: ConfigDict) -> tuple[float, int]:
-    """The weight of the reader that `answer.validation` chooses for a system, and by how many questions.
-
-    Raises:
-      UserError: that set has no run of the system, or no answers.
-    """
+def _chosen_weight(read: Sequence[_Read], system: str, validation: str) -> tuple[float, int]:
+    """The weight of the reader that a validation set chooses for a system, and by how many questions."""
     known = [
         (each.value, id, spans)
         for each in read
-        if (each.system, each.value.name) == (system, fields.validation)
+        if (each.system, each.value.name) == (system, validation)
         for id, spans in zip(each.value.queries, each.spans)
         if id in each.value.answers
     ]
     if not known:
         raise UserError(
-            f"config.answer.validation={fields.validation}: that set has no run of '{system}', or no answers: name "
-            "another one, or set config.answer.weight"
+            f"config.answer.validation={validation}: that set has no run of '{system}', or no answers: name another "
+            "one, or set config.answer.weight"
         )
+    return best_weight(known), len(known)
 
-    def right(number: int, text: str) -> float:
-        """The exact match; of regular expressions the anchored one."""
-        return next(iter(_scores(*known[number][:2], text).values()))
 
-    return best_weight([spans for *_, spans in known], right)[0], len(known)
+def best_weight(questions: Sequence[tuple[Judged, str, Sequence[Span]]]) -> float:
+    """The weight in WEIGHTS whose answers are best by the exact match, of equal ones the largest.
+
+    Args:
+      questions: the set, the id and the spans of each. Of regular expressions the anchored match counts.
+    """
+
+    def right(weight: float) -> float:
+        scores = (_scores(value, id, _text(ranked(spans, weight))) for value, id, spans in questions)
+        return sum(next(iter(of.values())) for of in scores)
+
+    return max(WEIGHTS, key=lambda weight: (right(weight), weight))
+
+
+def _text(spans: Sequence[Span]) -> str:
+    return spans[0].text if spans else ""
 
 
 def _scores(value: Judged, id: str, text: str) -> dict[str, float]:
@@ -192,7 +178,7 @@ def _scores(value: Judged, id: str, text: str) -> dict[str, float]:
     return exact_match.scores(text, known.values, known.are_patterns, value.queries[id])
 
 
-def _finish(
+def _write(
     folder: Path, read: Sequence[_Read], weights: Mapping[str, tuple[float, int]], counts: Mapping[str, Counter]
 ) -> dict[str, Any]:
     """Writes answers and metrics; returns the summary of the report."""
@@ -203,9 +189,9 @@ def _finish(
         files.write_text(folder / name / f"{ranked_lists.tag(each.system)}.jsonl", "".join(_lines(each, best)))
         if without := sum(not spans for spans in best):
             _log.warning("answer: %s, %s: %d %s", name, each.system, without, WITHOUT)
-        own = {WEIGHT: weight, VALIDATION: validation, WITHOUT: without}
-        summary[key(name, each.system)] = own | counts[name]
-        answered = [(id, text_of(spans)) for id, spans in zip(each.value.queries, best) if each.value.answers.get(id)]
+        own = {"weight": weight, "validation": validation, WITHOUT: without}
+        summary[f"{name}, {each.system}"] = own | counts[name]
+        answered = [(id, _text(spans)) for id, spans in zip(each.value.queries, best) if each.value.answers.get(id)]
         values = [_scores(each.value, id, text) for id, text in answered]
         metrics = {metric: np.array([of[metric] for of in values]) for metric in (values[0] if values else ())}
         ranking = Ranking(f"{each.system}+reader", np.zeros((0, 0)), each.rows)
@@ -233,13 +219,13 @@ def _lines(read: _Read, best: Sequence[Sequence[Span]]) -> Iterator[str]:
 def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
     """The sets by name whose passages the towers of a reader have embedded; `trainer` is the run that trained it."""
     source = _embedded_by(trainer)
-    hosts.on_first(lambda: bool(records.verify_written(source.owner("encode").folder, ["embeddings"])))
-    named = {name: open_collection(source, name) for name in names}
-    embedded = {name: collection for name, collection in named.items() if collection.has_embeddings()}
+    owner = source.owner("encode")
+    hosts.on_first(lambda: bool(records.verify_written(owner.folder, ["embeddings"])))
+    embedded = {each.name: each for each in (open_collection(source, name) for name in names) if each.has_embeddings()}
     if not embedded:
         raise UserError(
-            f"system '{TUNED}': {source.owner('encode').display_path} has embedded none of the sets "
-            f"{', '.join(names)}: name a base with the same sets, or another system in config.answer.systems"
+            f"system '{TUNED}': {owner.display_path} has embedded none of the sets {', '.join(names)}: name a base "
+            "with the same sets, or another system in config.answer.systems"
         )
     return embedded
 
@@ -248,9 +234,6 @@ def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value:
     """The first candidates of every query of a set, without the query itself.
 
     In a pod the first host embeds the queries, each host has its share of the candidates, and all get the lists.
-
-    Raises:
-      UserError: the embeddings are of other candidates.
     """
     collection.check_embeddings(value)
     source, towers = _embedded_by(trainer), recipe.towers_of(trainer).config
@@ -267,11 +250,6 @@ def tuned_lists(trainer: Run, reader: SpanFinder, collection: Collection, value:
     return Ranking(TUNED, *(search(None) if hosts.is_alone() else pod_search.to_all(opened, search)))
 
 
-def _trainer(run: Run) -> Run:
-    """The run that trained the reader."""
-    return READERS.trainer(run, run.config.answer.model, MODEL)
-
-
 def _embedded_by(trainer: Run) -> Run:
     """The run as the reader's stage `spans` saw it."""
     return trainer.owner("spans").as_seen_by("spans")
@@ -279,7 +257,9 @@ def _embedded_by(trainer: Run) -> Run:
 
 def _searched(run: Run) -> list[Run]:
     """The run whose embeddings the reader's question tower searches, where it does."""
-    return [_embedded_by(_trainer(run)).owner("encode")] if TUNED in run.config.answer.systems else []
+    fields = run.config.answer
+    is_tuned = TUNED in fields.systems
+    return [_embedded_by(READERS.trainer(run, fields.model, MODEL)).owner("encode")] if is_tuned else []
 
 
 def fetch(run: Run) -> None:

@@ -99,7 +99,9 @@ class SpanReader(nnx.Module):
             scores["select"] = self.select(dropout(pooled_RH, rate, pooled_key))[:, 0]
         hidden_RLH = dropout(hidden_RLH, rate, key)
         if self.widths:
-            return scores | {"pairs": self._pairs(hidden_RLH)}
+            # One width after the other: together they would be W times as large as the hidden states.
+            score = lambda first_RLD, last_RLD: self.span(self.norm(jax.nn.relu(first_RLD + last_RLD)))[:, :, 0]  # noqa: E731
+            return scores | {"pairs": _of_spans(score, self.first(hidden_RLH), self.last(hidden_RLH), self.widths, 1)}
         ends_RL2 = self.ends(hidden_RLH)
         return scores | {"start": ends_RL2[:, :, 0], "end": ends_RL2[:, :, 1]}
 
@@ -112,6 +114,7 @@ class SpanReader(nnx.Module):
         Args:
           inside_RL: 1 for the tokens of the paragraph.
           widths: tokens of the longest span.
+          count: no more than the spans that a row has.
         """
         scores = self(pairs, None)
         R, L = inside_RL.shape
@@ -119,21 +122,10 @@ class SpanReader(nnx.Module):
         W = pairs_RLW.shape[2]
         is_inside_RLW = inside_pairs(inside_RL, W)
         flat_RT = reshape_rows(jnp.where(is_inside_RLW, pairs_RLW, _NEVER), R, L * W)
-        best_RM, places_RM = jax.lax.top_k(flat_RT, min(count, L * W))
-        more = ((0, 0), (0, count - best_RM.shape[1]))  # a short row has fewer
-        best_RM, places_RM = jnp.pad(best_RM, more, constant_values=_NEVER), jnp.pad(places_RM, more)
+        best_RM, places_RM = jax.lax.top_k(flat_RT, count)
         select_R = scores.get("select", jnp.zeros_like(best_RM[:, 0]))
         firsts_RM, lasts_RM = places_RM // W, places_RM // W + places_RM % W
         return jnp.concatenate([select_R[:, None], best_RM, firsts_RM * 1.0, lasts_RM * 1.0], axis=1)
-
-    def _pairs(self, hidden_RLH: jax.Array) -> jax.Array:
-        """The score of the span of w + 1 tokens from each token on, [R, L, W]; of one beyond the row, of zeros."""
-        L, W = hidden_RLH.shape[1], self.widths
-        first_RLD, last_RLD = self.first(hidden_RLH), self.last(hidden_RLH)
-        last_RLD = jnp.pad(last_RLD, ((0, 0), (0, W - 1), (0, 0)))
-        # One width after the other: together they would be W times as large as the hidden states.
-        spans = (jax.nn.relu(first_RLD + last_RLD[:, width : width + L]) for width in range(W))
-        return jnp.stack([self.span(self.norm(span_RLD))[:, :, 0] for span_RLD in spans], axis=2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +134,11 @@ class ReaderLoss(Loss):
 
     Attributes:
       selects: whether it trains the head that scores paragraphs.
+      answer_weight: the share of a span's score beside that of its paragraph, where none is configured.
     """
 
     selects = False
-
-    @property
-    def answer_weight(self) -> float:
-        """The share of a span's score beside that of its paragraph, where none is configured."""
-        return 1.0
+    answer_weight = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +171,7 @@ class SpanLikelihood(ReaderLoss):
         """Also that one thing alone weighs paragraphs."""
         super().__post_init__()
         if self.joint and self.select:
-            raise UserError(
-                "config.train.joint=True and config.train.select=True both weigh paragraphs: set one to False"
-            )
+            raise UserError("config.train.joint and config.train.select both weigh paragraphs: set one to False")
 
     @property
     def selects(self) -> bool:
@@ -202,7 +189,7 @@ class SpanLikelihood(ReaderLoss):
         start_BKL, log_BS = _of_ends(scores, batch, self.shared_norm)
         if self.joint:
             retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, self.temperature))
-            log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
+            log_BS += _at(jnp.take_along_axis(retriever_BN, batch["paragraph"], axis=1), spans_BS3[:, :, [0]])
         loss_B = _negative_log_sum(log_BS, is_span_BS)
         if self.select:
             chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
@@ -243,11 +230,7 @@ class DPRReader(ReaderLoss):
     compares = SPANS
 
     selects = True
-
-    @property
-    def answer_weight(self) -> float:
-        """As `ReaderLoss.answer_weight`: the head chooses the paragraph, and of equal spans the best comes first."""
-        return 0.0
+    answer_weight = 0.0  # the head chooses the paragraph, and of equal spans the best comes first
 
     def __call__(self, scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of a reader's scores by name: the loss [B], and what `_metrics` says."""
@@ -289,7 +272,8 @@ class ORQAReader(ReaderLoss):
         """Of a reader's scores by name: the loss [B], and what `_metrics` and `early_loss` say."""
         spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
         W = pairs_BKLW.shape[3]
-        total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, self.temperature), batch)[:, :, None, None]
+        retriever_BN = _retriever(scores, batch, self.temperature)
+        total_BKLW = pairs_BKLW + jnp.take_along_axis(retriever_BN, batch["paragraph"], axis=1)[:, :, None, None]
         log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
         longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
         is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
@@ -304,11 +288,17 @@ def inside_pairs(inside_L: jax.Array, widths: int) -> jax.Array:
     return _of_spans(jnp.logical_and, inside_L > 0, inside_L > 0, widths)
 
 
-def _of_spans(combined: Callable, first_L: jax.Array, last_L: jax.Array, widths: int) -> jax.Array:
-    """What is combined of the first and the last token of every span, [..., L, W]; beyond the row the last has 0."""
-    L = last_L.shape[-1]
-    last_L = jnp.pad(last_L, [(0, 0)] * (last_L.ndim - 1) + [(0, widths - 1)])
-    return jnp.stack([combined(first_L, last_L[..., width : width + L]) for width in range(widths)], axis=-1)
+def _of_spans(combined: Callable, first: jax.Array, last: jax.Array, widths: int, axis: int = -1) -> jax.Array:
+    """What is combined of the first and the last token of every span, [..., L, W]; beyond the row the last has 0.
+
+    Args:
+      axis: of tokens.
+    """
+    L, padding = last.shape[axis], [(0, 0)] * last.ndim
+    padding[axis] = (0, widths - 1)
+    last = jnp.pad(last, padding)
+    lasts = (jax.lax.slice_in_dim(last, width, width + L, axis=axis) for width in range(widths))
+    return jnp.stack([combined(first, last) for last in lasts], axis=-1)
 
 
 def _of_ends(scores: Mapping[str, jax.Array], batch: Batch, shared: bool) -> tuple[jax.Array, jax.Array]:
@@ -318,9 +308,8 @@ def _of_ends(scores: Mapping[str, jax.Array], batch: Batch, shared: bool) -> tup
       shared: whether the softmax is over all paragraphs of a question, or over each.
     """
     norm = _normalised if shared else jax.nn.log_softmax
-    start_BKL, end_BKL = (
-        norm(jnp.where(batch["inside"] > 0, scores[name].astype(jnp.float32), _NEVER)) for name in ("start", "end")
-    )
+    each = (scores[name].astype(jnp.float32) for name in ("start", "end"))
+    start_BKL, end_BKL = (norm(jnp.where(batch["inside"] > 0, score_BKL, _NEVER)) for score_BKL in each)
     spans_BS3 = batch["spans"]
     return start_BKL, _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
 
@@ -335,11 +324,6 @@ def _of_paragraphs(score_BK: jax.Array, inside_BKL: jax.Array) -> jax.Array:
     return jnp.where((inside_BKL > 0).any(axis=2), score_BK.astype(jnp.float32), _NEVER)
 
 
-def _of_retriever(score_BN: jax.Array, batch: Batch) -> jax.Array:
-    """What the candidates of a question have, for its paragraphs, [B, K]."""
-    return jnp.take_along_axis(score_BN, batch["paragraph"], axis=1)
-
-
 def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float) -> jax.Array:
     """Scores of the candidates [B, N]: those of the question tower, or those that the retriever gave."""
     if "retriever" in scores:
@@ -351,11 +335,7 @@ def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float
 
 def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
     """Values [B, ...] at places of D coordinates, [B, S]; of places of -1, whatever stands somewhere."""
-    flat_BS = places_BSD[:, :, 0]
-    for axis in range(1, places_BSD.shape[2]):
-        flat_BS = flat_BS * values.shape[1 + axis] + places_BSD[:, :, axis]
-    flat_BT = reshape_rows(values, len(values), -1)
-    return jnp.take_along_axis(flat_BT, jnp.maximum(flat_BS, 0), axis=1)
+    return jax.vmap(lambda values, places_SD: values[tuple(places_SD.T)])(values, places_BSD)
 
 
 def _negative_log_sum(log_BS: jax.Array, counts_BS: jax.Array) -> jax.Array:

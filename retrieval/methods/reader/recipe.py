@@ -1,7 +1,7 @@
 """The recipe 'reader': where in the retrieved paragraphs of a question its answer stands (Xiong et al. 2020).
 
-It may train the question tower of its retriever too: that of the towers which embedded its paragraphs, or of the reader
-that it starts from. Paragraphs keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
+It may train the question tower of its retriever too, from that of the towers which embedded its paragraphs. Paragraphs
+keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import values_of
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
-from retrieval.methods.reader.task import ANSWERED, span_lengths
 from retrieval.models.rngs import Rngs
 from retrieval.models.two_tower import full_size
 from retrieval.recipes.batch_texts import text_of, token_count
@@ -29,17 +29,14 @@ from retrieval.recipes.parameters import gather, local_mesh, parameters_of
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.runs.weights import trained_run
 from retrieval.search.encoding import encode_rows
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 
-_CANDIDATES = "candidates"
 _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
 _WRITTEN_WITH = ("data.query_length", "data.document_length", "spans.depth")
-_EARLY, _START = "config.train.early=True", "config.train.init_from"
 _HEAD = ("embed_dim", "embed_norm", "head", "pooling", "normalize", "token_types", "pool_from", "truncate_dim")
 
 
@@ -49,7 +46,7 @@ class ReaderRecipe(Recipe):
     The question has `data.query_length` of them at most; the paragraph is cut to the rest.
     """
 
-    kind = ANSWERED
+    kind = task.ANSWERED
     label = "a reader"
     gives = (SPANS, SPAN_PAIRS)
     options = ("data.paragraphs",)
@@ -69,13 +66,14 @@ class ReaderRecipe(Recipe):
     def build(self, vocab_size: int) -> SpanReader:
         """A Transformer with the heads that the loss compares."""
         self.check()
-        loss, own, retriever = self.reader_loss, self.config.copy_and_resolve_references(), None
+        loss, retriever = self.reader_loss, None
         if self.retrieves:  # a tower of the same sizes, with positions for questions
+            own = self.config.copy_and_resolve_references()
             own.data.document_length, own.model.positions, own.model.tied = own.data.query_length, 0, True
             retriever = build_towers(own, vocab_size)
         widths = ANSWER_TOKENS if loss.compares == SPAN_PAIRS else 0
         heads: dict[str, Any] = {"widths": widths, "selects": loss.selects, "retriever": retriever}
-        return SpanReader(self.sizes(vocab_size), **heads, rngs=Rngs(own.seed))
+        return SpanReader(self.sizes(vocab_size), **heads, rngs=Rngs(self.config.seed))
 
     def check(self) -> None:
         """As `Recipe.check`; rows have room for a paragraph, and as many paragraphs are kept as are read."""
@@ -86,16 +84,14 @@ class ReaderRecipe(Recipe):
                 f"config.data.document_length={data.document_length}: a reader's row has the question too, and config."
                 f"data.query_length={data.query_length} leaves less than half: raise the first or lower the second"
             )
-        if data.paragraphs > config.spans.depth:
-            raise UserError(
-                f"config.data.paragraphs={data.paragraphs}: a question has config.spans.depth={config.spans.depth}: "
-                "lower the first or raise the second"
-            )
-        if self.retrieves and config.spans.early < config.spans.depth:
-            raise UserError(
-                f"{_EARLY} trains the question tower with config.spans.early={config.spans.early} candidates: set that "
-                f"to {config.spans.depth} (config.spans.depth) or more, such as 5000"
-            )
+        read = {"depth": ("data.paragraphs", data.paragraphs)}
+        read |= {"early": ("spans.depth", config.spans.depth)} if self.retrieves else {}
+        for name, (field, least) in read.items():
+            if config.spans[name] < least:
+                raise UserError(
+                    f"config.spans.{name}={config.spans[name]}: training reads more of a question, config.{field}="
+                    f"{least}: lower that, or set config.spans.{name} to as many or more"
+                )
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of another reader, what both have."""
@@ -112,54 +108,40 @@ class ReaderRecipe(Recipe):
         if not self.retrieves:
             return
         towers = towers_of(run)
-        if (kept := spans.config.spans.early) < config.spans.early:
+        check_towers(towers, "config.train.early=True")
+        theirs, ours = tower_fields(towers.config), tower_fields(config)
+        _check_same(f"the question tower of {towers.display_path} has", theirs, ours)
+        most, least = spans.config.spans.early, towers.config.data.query_length
+        if config.spans.early > most or config.data.query_length < least:
             raise UserError(
-                f"config.spans.early={config.spans.early}: {spans.display_path} keeps {kept} candidates: take {kept} "
-                "at most, or make the spans anew"
+                f"config.spans.early={config.spans.early} and config.data.query_length={config.data.query_length}: "
+                f"{spans.display_path} keeps {most} candidates, so set the first to {most} at most; the question tower "
+                f"of {towers.display_path} takes {least} tokens, so set the second to {least} or more"
             )
-        check_towers(towers, _EARLY)
-        _check_same(
-            f"the question tower of {towers.display_path} has", tower_fields(towers.config), tower_fields(config)
-        )
-        if (least := towers.config.data.query_length) > config.data.query_length:
-            raise UserError(
-                f"config.data.query_length={config.data.query_length}: the question tower of {towers.display_path} "
-                f"takes {least} tokens: set it to so many or more"
-            )
-        if start := _reader_before(run):
-            try:
-                before = towers_of(start)
-            except UserError:  # the base of that reader has gone: nobody knows
-                return
-            if before.folder.resolve() != towers.folder.resolve():
-                raise UserError(
-                    f"{_START}={start.display_path}: its question tower was trained beside the embeddings of "
-                    f"{before.display_path}, and here they are of {towers.display_path}: take a config.base with the "
-                    "same towers, or start from another run"
-                )
 
     def begin(self, run: Run, model: SpanReader) -> None:
-        """As `Recipe.begin`: the question tower that the paragraphs were retrieved with, where it has none yet."""
-        if not self.retrieves or _reader_before(run):
-            return
-        towers = towers_of(run)
-        trained_run.check_vocabulary(run, towers.folder, "config.base")
-        _, trained = trained_run.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
-        take_positions(trained, run.config.data.query_length)
-        copy_parameters(trained.query_tower, model.retriever.query_tower)
+        """As `Recipe.begin`: the question tower that the paragraphs were retrieved with."""
+        if self.retrieves:
+            towers = towers_of(run)
+            trained_run.check_vocabulary(run, towers.folder, "config.base")
+            _, trained = trained_run.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
+            take_positions(trained, run.config.data.query_length)
+            copy_parameters(trained.query_tower, model.retriever.query_tower)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Rows are as long as documents."""
         data, spans = self.config.data, self.config.spans
-        of_tower = (data.query_length, spans.early) if self.retrieves else ()
-        return span_lengths(data.document_length, data.paragraphs, spans.depth, *of_tower)
+        lengths = {"pair": data.document_length, "paragraph": data.paragraphs, "spans": task.MOST}
+        lengths["retrieved"] = spans.depth
+        of_tower = {"question": data.query_length, "candidates": spans.early, "holds": spans.early}
+        return lengths | (of_tower if self.retrieves else {})
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
         """The embeddings of candidates."""
         model = self.config.model
         size = model.truncate_dim or full_size(model.embed_dim, model.head, model.hidden_size)
-        return {"embedding": (_CANDIDATES, size)} if self.retrieves else {}
+        return {"embedding": ("candidates", size)} if self.retrieves else {}
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""
@@ -189,7 +171,7 @@ def towers_of(run: Run) -> Run:
 
 def check_towers(towers: Run, field: str) -> None:
     """Checks that a run has two towers whose paragraphs are one embedding each."""
-    if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
+    if not towers.lists("train") or not recipe_of(towers.config).has_towers:
         raise UserError(
             f"{field} takes the question tower and the embeddings of paragraphs of config.base, and "
             f"{towers.display_path} has no towers: name a run that has, such as one of configs/proqa.py"
@@ -211,26 +193,17 @@ def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, obje
             )
 
 
-def _reader_before(run: Run) -> Run | None:
-    """The run with a trained question tower that this one's parameters start from, if they do."""
-    if not run.config.train.init_from or bert_weights.folders(run.config):
-        return None
-    start = Run.opened(run.config.train.init_from, _START, run.lock)
-    recipe = recipe_of(start.config)
-    return start if isinstance(recipe, ReaderRecipe) and recipe.retrieves else None
-
-
 def embedded(
-    model: SpanReader, towers: ConfigDict, reader: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
+    model: SpanReader, towers: ConfigDict, own: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
 ) -> np.ndarray:
     """Questions to embeddings [Q, E] by the question tower of a reader, on this host's devices.
 
     Args:
       towers: the config of the towers that it is from: they say how a question is tokenised.
-      reader: the config of the reader.
+      own: the config of the reader.
     """
-    mesh = local_mesh(reader)
-    inference = Inference(reader, model, vocabulary.sep_id, mesh)
+    mesh = local_mesh(own)
+    inference = Inference(own, model, vocabulary.sep_id, mesh)
     embed = inference.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
     tokens = query_tokens(towers, vocabulary, texts)
-    return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)
+    return encode_rows(tokens, embed, own.encode.batch_tokens, towers.data.query_length, mesh.size)

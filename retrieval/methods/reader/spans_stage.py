@@ -77,14 +77,12 @@ def write_spans(run: Run) -> dict[str, Any]:
             early = EarlyCandidates(source.owner("train"), open_collection(source, name), passages, texts)
         retrieved = _retrieved(questions, _searched(fields, source, name, texts), passages, fields.depth, early)
         making = Rows(vocabulary, config.data.query_length, config.data.document_length)
-        statistics = task.write(retrieved, making, folder, config.split.shards, fields.asked)
+        statistics = task.write(retrieved, making, folder, config.split.shards)
         if early:
             statistics["embeddings"] = early.write(folder / task.CANDIDATES)
     files.remove_temporaries(folder)
     statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **division}
-    _log.info(
-        "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
-    )
+    _log.info("spans: %d questions, %d places of answers", statistics["questions"], statistics["spans"])
     for what, number in ({what: statistics.get(what) for what in task.WARNED_OF} | left_out).items():
         if number:
             first = statistics["first"].get(what)
@@ -111,9 +109,7 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
     """
     queries, known = qa.read_questions(map(Path, source_paths.split(paths)), patterns)
     is_dev = splits.is_of_orqa_dev(list(queries.values()))
-    to_train_on = [
-        _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
-    ]
+    to_train_on = [_Question(id, queries[id], known[id]) for id, held_out in zip(queries, is_dev) if not held_out]
     counts = {"train": len(to_train_on), "dev": int(is_dev.sum()), "sets": dict([tested])}
     _log.info("spans: ORQA's division: %s", counts)
     return to_train_on, {"division": counts}
@@ -121,11 +117,8 @@ def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
     """The questions that are asked neither by an evaluation set nor by NQ's dev set, and how many those are."""
-    evaluated = {
-        splits.wording(query)
-        for name in set_names(sets)
-        for query in beir.read_queries(sets / name / "queries.jsonl").values()
-    }
+    queries = (beir.read_queries(sets / name / "queries.jsonl").values() for name in set_names(sets))
+    evaluated = set(map(splits.wording, itertools.chain.from_iterable(queries)))
     left_out, to_train_on = {_OF_SETS: 0, _OF_NQ: 0}, []
     for question in questions:
         is_dev = splits.is_of_nq_dev(question.text)
@@ -182,37 +175,33 @@ class EarlyCandidates:
           TooSlowError: a regular expression of its answers takes too long.
         """
         holding = set(self._holding(known, rows))
+        for row in rows:
+            if self._number_N[row] < 0:
+                self._number_N[row] = len(self._rows)
+                self._rows.append(row)
         holds = [place for place, row in enumerate(rows) if row in holding]
-        return Compared(self._tokens[question], [self._number(row) for row in rows], holds)
-
-    def _number(self, row: int) -> int:
-        if self._number_N[row] < 0:
-            self._number_N[row] = len(self._rows)
-            self._rows.append(row)
-        return int(self._number_N[row])
+        return Compared(self._tokens[question], self._number_N[list(rows)].tolist(), holds)
 
     def write(self, path: Path) -> int:
         """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
         stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(rows_M), stored.shape[1])}
-        with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
+        with files.atomic(path) as temporary:
+            shape = (len(rows_M), stored.shape[1])
+            written_ME = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
             for start in range(0, len(rows_M), _EMBEDDINGS):
-                file.write(stored[rows_M[start : start + _EMBEDDINGS]].data)
+                written_ME[start : start + _EMBEDDINGS] = stored[rows_M[start : start + _EMBEDDINGS]]
+            written_ME.flush()
         return len(rows_M)
 
 
 def _checked(collection: Collection) -> Path:
     """The folder of the embeddings of a collection's candidates, a row for each."""
     folder = collection.embeddings()
-    ids = encoding.load_ids(folder, "candidates")
-    for number, (id, candidate) in enumerate(itertools.zip_longest(ids, collection.candidates()), 1):
-        if candidate is None or id != candidate.id:
-            raise UserError(
-                f"config.spans.early: {folder}: embedding {number} is not of passage {number} of "
-                f"{collection.files[0]}: name in config.base a run that has encoded this set, with "
-                "config.encode.windows=1"
-            )
+    if encoding.load_ids(folder, "candidates") != [candidate.id for candidate in collection.candidates()]:
+        raise UserError(
+            f"config.spans.early: {folder}: not one embedding of each passage of {collection.files[0]}: name in "
+            "config.base a run that has encoded this set, with config.encode.windows=1"
+        )
     return folder
 
 
@@ -236,19 +225,15 @@ def read(system: str, early: int) -> list[str | Read]:
     """What the stage reads: the texts, what is searched, and what the question tower is trained with."""
     of_tower = ("train", "encode") if early else ()
     searched = dict.fromkeys((*mine.needs(system, "config.spans.system"), *of_tower))
-    return ["prepare", Read("sets", must_match=True), *(Read(stage, from_base_if_later=True) for stage in searched)]
+    of_base = (Read(stage, from_base_if_later=True, required=True) for stage in searched)
+    return ["prepare", Read("sets", must_match=True), *of_base]
 
 
 def check(run: Run) -> None:
     """Checks that there are questions, and passages with an index."""
-    config, fields, source = run.config, run.config.spans, run.as_seen_by(FOLDER)
+    fields = run.config.spans
     if fields.early:
-        if fields.early < fields.depth:
-            raise UserError(
-                f"config.spans.early={fields.early} candidates begin with the config.spans.depth={fields.depth} "
-                "paragraphs that are read: raise the first or lower the second"
-            )
-        recipe.check_towers(source.owner("train"), f"config.spans.early={fields.early}")
+        recipe.check_towers(run.as_seen_by(FOLDER).owner("train"), f"config.spans.early={fields.early}")
     divided = run.owner("sets").config.split.set
     if not fields.questions and not (divided and hard_negatives.has_answers(run, divided)):
         raise UserError(
@@ -257,18 +242,7 @@ def check(run: Run) -> None:
         )
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
-        qa.check_beginning(path, config.sets.qa_patterns)
-    needed = [
-        other.stage
-        for other in read(fields.system, fields.early)
-        if isinstance(other, Read) and other.from_base_if_later
-    ]
-    for need in needed:
-        if need not in source.owner(need).config.stages:
-            raise UserError(
-                f"config.spans.system={fields.system} with config.spans.early={fields.early} needs '{need}' before "
-                "'spans': add it there, or set config.base to a run that has it"
-            )
+        qa.check_beginning(path, run.config.sets.qa_patterns)
 
 
 def inputs(questions: str) -> Sequence[Path]:

@@ -147,63 +147,38 @@ class Retrieved(NamedTuple):
 _Span = tuple[int, int, int]  # a paragraph, its first and its last token
 
 
-class Matched(NamedTuple):
-    """The rows of a question's paragraphs, and its matched spans."""
+def match(making: Rows, retrieved: Retrieved, counts: collections.Counter) -> tuple[list[Row], list[_Span]]:
+    """The rows of a question's paragraphs, and the places of its answers in these; what is cut is counted.
 
-    rows: list[Row]
-    spans: list[_Span]
-
-
-def match(making: Rows, retrieved: Retrieved, counts: collections.Counter, asked: bool = True) -> Matched:
-    """Finds the answers in the paragraphs of a question.
-
-    Args:
-      counts: counts what is cut.
-      asked: whether the rows have the question.
+    Of many places the first of every paragraph is kept, then the second ones, and so on, up to `MOST`: a paragraph
+    without its span would be a negative that holds the answer.
 
     Raises:
       TooSlowError: a regular expression takes too long.
     """
-    beginning = making.begin(retrieved.question if asked else "")
+    beginning = making.begin(retrieved.question)
     rows = [making.of(beginning, paragraph) for paragraph in retrieved.paragraphs]
-    spans = []
+    found: dict[_Span, int] = {}  # how many its paragraph has before it
+    before: collections.Counter[int] = collections.Counter()
     for number, (row, paragraph) in enumerate(zip(rows, retrieved.paragraphs)):
         counts[CUT] += row.cut > 0
         for start, end in answers.places(retrieved.answers, paragraph.text):
-            if tokens := row.tokens_of(start, end):
-                spans.append((number, *tokens))
-            else:
-                counts[BEHIND] += 1
-    spans = list(dict.fromkeys(spans))
-    kept = _kept(spans)
-    counts[MORE] += len(spans) - len(kept)
-    counts[UNMARKED] += len({paragraph for paragraph, *_ in spans} - {paragraph for paragraph, *_ in kept})
-    return Matched(rows, kept)
+            tokens = row.tokens_of(start, end)
+            counts[BEHIND] += not tokens
+            if tokens and (number, *tokens) not in found:
+                found[number, *tokens] = before[number]
+                before[number] += 1
+    kept = set(sorted(found, key=found.__getitem__)[:MOST])
+    counts[MORE] += len(found) - len(kept)
+    counts[UNMARKED] += len(before) - len({paragraph for paragraph, *_ in kept})
+    return rows, [span for span in found if span in kept]
 
 
-def _kept(spans: Sequence[_Span]) -> list[_Span]:
-    """The first span of every paragraph, then the second ones, and so on, up to `MOST`; in the order they had.
-
-    A paragraph without its span would be a negative that holds the answer.
-    """
-    before: collections.Counter[int] = collections.Counter()
-    ranked = []
-    for place, (paragraph, *_) in enumerate(spans):
-        ranked.append((before[paragraph], place))
-        before[paragraph] += 1
-    return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:MOST])]
-
-
-def write(
-    questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int, asked: bool = True
-) -> dict[str, Any]:
+def write(questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
     Where a question has candidates, an answer in one of them is enough. The records stand in the order of a hash. What
     is left out is counted, and of questions the first is named.
-
-    Args:
-      asked: whether the rows have the questions.
 
     Raises:
       UserError: no question has an answer in its paragraphs.
@@ -214,29 +189,15 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as in_order_of_hash:
         for retrieved in questions:
-            why, matched, compared = WITHOUT, None, None
             try:
-                matched = match(making, retrieved, counts, asked)
-                compared = retrieved.compared() if retrieved.compared else None
+                record, why = _record(making, retrieved, counts), WITHOUT
             except TooSlowError:
-                why, matched = SLOW, None
-            if not (matched and (matched.spans or (compared and compared.holds))):
+                record, why = None, SLOW
+            if record:
+                in_order_of_hash.add((hashing.digest(retrieved.question), record))
+            else:
                 counts[why] += 1
                 first.setdefault(why, retrieved.question)
-                continue
-            rows, spans = matched
-            with_answer = {paragraph for paragraph, *_ in spans}
-            counts.update({"questions": 1, "spans": len(spans), "paragraphs": len(rows)})
-            counts["paragraphs with an answer"] += len(with_answer)
-            columns = {"rows": [id for row in rows for id in row.ids], "row_lengths": [len(row.ids) for row in rows]}
-            columns["spans"] = [value for span in spans for value in span]
-            if compared:
-                counts[DEEP] += not spans
-                counts["candidates"] += len(compared.candidates)
-                counts["candidates with an answer"] += len(compared.holds)
-                columns |= compared._asdict()
-            record = tfrecords.serialized(columns, {"retrieved": retrieved.scores})
-            in_order_of_hash.add((hashing.digest(retrieved.question), record))
         if not counts["questions"]:
             raise UserError(
                 f"no question has an answer in its paragraphs, of {counts[WITHOUT] + counts[SLOW]}: are the questions "
@@ -244,15 +205,27 @@ def write(
             )
         num_shards = max(n for n in range(1, min(num_shards, counts["questions"]) + 1) if num_shards % n == 0)
         tfrecords.deal(in_order_of_hash, folder, num_shards, STEM)
-    statistics = {
-        **counts,
-        "spans per question": round(counts["spans"] / counts["questions"], 2),
-        "shards": num_shards,
-        "first": first,
-        "lengths": {"question": making.question, "row": making.row},
-    }
+    statistics = {**counts, "spans per question": round(counts["spans"] / counts["questions"], 2)}
+    statistics |= {"shards": num_shards, "first": first, "lengths": {"question": making.question, "row": making.row}}
     files.write_json(folder / "stats.json", statistics)
     return statistics
+
+
+def _record(making: Rows, retrieved: Retrieved, counts: collections.Counter) -> bytes | None:
+    """The record of a question, which is counted; None where no answer is in its paragraphs or candidates."""
+    rows, spans = match(making, retrieved, counts)
+    compared = retrieved.compared() if retrieved.compared else None
+    if not spans and not (compared and compared.holds):
+        return None
+    counts.update({"questions": 1, "spans": len(spans), "paragraphs": len(rows)})
+    counts["paragraphs with an answer"] += len({paragraph for paragraph, *_ in spans})
+    columns = {"rows": [id for row in rows for id in row.ids], "row_lengths": [len(row.ids) for row in rows]}
+    columns["spans"] = [value for span in spans for value in span]
+    if compared:
+        counts.update({DEEP: not spans, "candidates": len(compared.candidates)})
+        counts["candidates with an answer"] += len(compared.holds)
+        columns |= compared._asdict()
+    return tfrecords.serialized(columns, {"retrieved": retrieved.scores})
 
 
 _COMPARED = ("question", "candidates", "holds")  # what the question tower is trained with, where it is
@@ -286,18 +259,6 @@ ANSWERED = ExampleKind(
     _made,
     needs=("cls", "sep", "unk"),
 )
-
-
-def span_lengths(row: int, paragraphs: int, retrieved: int, question: int = 0, candidates: int = 0) -> dict[str, int]:
-    """The lengths of the fields.
-
-    Args:
-      retrieved: scores of the retriever.
-      question: tokens of a question as its tower takes it, where that is trained too.
-      candidates: that this tower is trained with; 0: it is not.
-    """
-    lengths = {"pair": row, "paragraph": paragraphs, "spans": MOST, "retrieved": retrieved}
-    return lengths | (dict(zip(_COMPARED, (question, candidates, candidates))) if candidates else {})
 
 
 @register

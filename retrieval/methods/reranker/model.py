@@ -154,9 +154,9 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     config = encoder_folder.written_config(encoder_config)
     (name,) = config["architectures"]
     if _CLASSIFIER not in family.modules:
+        family = encoder_config.architecture.family
         raise UserError(
-            f"a reranker of the family {encoder_config.architecture.family} cannot be exported: transformers has no "
-            "such model; rerank with its work directory"
+            f"transformers has no reranker of the family {family} to export to: rerank with the work directory"
         )
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
@@ -167,15 +167,11 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     tensors = encoder_tensors.to_tensors(params["encoder"], names) | {name: head.pop(name) for name in inside}
     export_files.write_tensors(folder, {family.prefix + name: x for name, x in tensors.items()} | head)
     activation = next(name for name, kind in _KINDS.items() if kind == (model.classes, model.sigmoid))
-    files.write_json(
-        folder / "config.json",
-        config
-        | {"architectures": [name.removesuffix("Model") + "ForSequenceClassification"]}
-        | {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}
-        | ({} if family.skipped_positions else {"pad_token_id": pad_id})
-        | ({"classifier_pooling": model.pooling, "classifier_bias": False} if hasattr(model, _NORM) else {})
-        | {"sentence_transformers": {"activation_fn": activation}},
-    )
+    config |= {"architectures": [name.removesuffix("Model") + "ForSequenceClassification"]}
+    config |= {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}
+    config |= {} if family.skipped_positions else {"pad_token_id": pad_id}
+    config |= {"classifier_pooling": model.pooling, "classifier_bias": False} if hasattr(model, _NORM) else {}
+    files.write_json(folder / "config.json", config | {"sentence_transformers": {"activation_fn": activation}})
 
 
 def check_cross_encoder(folder: EncoderFolder) -> dict[str, Any]:
@@ -184,29 +180,22 @@ def check_cross_encoder(folder: EncoderFolder) -> dict[str, Any]:
     Raises:
       UserError: it has none, or it is not understood what the library makes of the logit.
     """
-    needed = [name for name in (_POOLER, _NORM) if name in FAMILIES[folder.family].modules]
+    needed = {_POOLER, _NORM} & FAMILIES[folder.family].modules.keys()
     if folder.classes not in (1, 2) or not all(map(folder.has, needed)):
-        raise UserError(
-            f"{folder.path}: a {folder.family} whose classifier has {folder.classes} classes; a model for sequence "
-            "classification with 1 or 2 classes is needed, such as a BertForSequenceClassification with its pooler"
-        )
+        there = f"a {folder.family} whose classifier has {folder.classes} classes"
+        raise UserError(f"{folder.path}: {there}; a model for sequence classification with 1 or 2 is needed")
     pooling = folder_pooling(folder)
     sizes = TransformerConfig(**folder.sizes)
     shapes = nnx.eval_shape(lambda: CrossEncoder(sizes, folder.classes, pooling=pooling, rngs=Rngs(0)))
     folder.check_cross_encoder(nnx.to_pure_dict(nnx.state(shapes, nnx.Param)))
-    kinds = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}
-    settings = settings_of(folder)
+    kinds, settings = {known.rpartition(".")[2]: kind for known, kind in _KINDS.items()}, settings_of(folder)
     classes, sigmoid = (2, False) if folder.classes == 2 else activation_of(folder, settings, kinds)
     activation = "relu" if folder.family == "distilbert" else "tanh"
     return {"classes": classes, "sigmoid": sigmoid, "pooling": pooling, "activation": activation}
 
 
 def folder_pooling(folder: EncoderFolder) -> str:
-    """What the classifier of a folder stands on.
-
-    Raises:
-      UserError: its config has another head than its family's.
-    """
+    """What the classifier of a folder stands on, whose head has to be its family's."""
     if len(usual := poolings(folder.family)) == 1:
         return usual[0]
     path, config = folder.files[0], files.read_json(folder.files[0])
@@ -241,32 +230,21 @@ def with_parameters(model: Model, read: Callable[[Mapping[str, Any]], Mapping[st
 
 
 def settings_of(folder: EncoderFolder, *more: str) -> dict[str, Any]:
-    """The settings that sentence-transformers 5 keeps in a file of its own.
-
-    Args:
-      more: keys that are understood beside those of all cross-encoders.
-
-    Raises:
-      UserError: another is there.
-    """
+    """The settings that sentence-transformers 5 keeps in a file of its own; `more` keys are understood, too."""
     return known_keys.read(folder.path / SETTINGS, _SETTINGS | dict.fromkeys(more, ANY), optional=True)
 
 
 def activation_of(folder: EncoderFolder, settings: Mapping[str, Any], kinds: Mapping[str, Meaning]) -> Meaning:
     """What `kinds` has for what the library makes of one logit; a sigmoid where no file says so.
 
-    Args:
-      settings: as `settings_of` gives them.
-
-    Raises:
-      UserError: it makes something else of it.
+    `settings` are as `settings_of` gives them.
     """
     path, config = folder.files[0], files.read_json(folder.files[0])
     if not isinstance(version_4 := config.get("sentence_transformers") or {}, dict):
         raise UserError(f"{path}: sentence_transformers is no dict of settings; copy the file again")
     name = version_4.get("activation_fn") or config.get("sbert_ce_default_activation_function") or _SIGMOID
-    if settings.get("activation_fn"):
-        name, path = settings["activation_fn"], folder.path / SETTINGS
+    if name_5 := settings.get("activation_fn"):
+        name, path = name_5, folder.path / SETTINGS
     if (kind := str(name).rpartition(".")[2]) not in kinds:
         raise UserError(f"{path}: its scores are the {name} of a logit; only {', '.join(kinds)} are known here")
     return kinds[kind]

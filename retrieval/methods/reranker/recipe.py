@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.libraries import tf
@@ -89,9 +90,8 @@ class RerankerRecipe(PairRecipe):
     def build(self, vocab_size: int) -> CrossEncoder:
         """A cross-encoder."""
         self.check()
-        return CrossEncoder(
-            self.sizes(vocab_size), self.config.model.classes, pooling=self.pooling, rngs=Rngs(self.config.seed)
-        )
+        sizes, rngs = self.sizes(vocab_size), Rngs(self.config.seed)
+        return CrossEncoder(sizes, self.config.model.classes, pooling=self.pooling, rngs=rngs)
 
     @property
     def pooling(self) -> str:
@@ -103,31 +103,26 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.check_run`; the classifier of a folder stands on what this one's does."""
         for folder in dict.fromkeys(bert_weights.folders(self.config).values()):
             if folder.classes and folder.family == "distilbert":
-                raise UserError(
-                    f"config.train.init_from={folder.path}: a DistilBERT's classifier has another activation: start "
-                    "from an encoder without a classifier"
-                )
+                why = "a DistilBERT's classifier has another activation: start from an encoder without one"
+                raise UserError(f"config.train.init_from={folder.path}: {why}")
             if folder.classes and (theirs := folder_pooling(folder)) != self.pooling:
-                raise UserError(
-                    f"config.train.init_from={folder.path}: its classifier stands on '{theirs}', and here on "
-                    f"'{self.pooling}': set config.model.pooling={theirs}"
-                )
+                why = f"its classifier stands on '{theirs}', and here on '{self.pooling}'"
+                raise UserError(f"config.train.init_from={folder.path}: {why}: set config.model.pooling={theirs}")
 
     def framed(self, vocabulary: Vocabulary) -> ExampleKind:
         """As `Recipe.framed`."""
-        return dataclasses.replace(
-            JOINED, make=functools.partial(_made, template=vocabulary.template, around=pair_of(vocabulary))
-        )
+        make = functools.partial(_made, template=vocabulary.template, around=pair_of(vocabulary))
+        return dataclasses.replace(JOINED, make=make)
 
     def check(self) -> None:
         """As `Recipe.check`; also the lengths, and the loss."""
         super().check()
         config = self.config
         if config.data.document_length < config.data.query_length + 2:
-            raise UserError(
-                f"config.data.document_length={config.data.document_length}: a reranker's row has the query too, and "
-                f"config.data.query_length={config.data.query_length} fills it: raise the first or lower the second"
+            why = (
+                f"a reranker's row has the query too, and config.data.query_length={config.data.query_length} fills it"
             )
+            raise UserError(f"config.data.document_length={config.data.document_length}: {why}: raise the first")
         if config.model.classes == 1 and self.named_loss.compares == CLASSES:
             raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")
 
@@ -135,14 +130,10 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.check_validation`; also that labelled queries are held out to validate on."""
         super().check_validation()
         if not self.config.data.rates.pairs:
-            raise UserError(
-                f"config.loop.validate_every={self.config.loop.validate_every}: a reranker is validated on labelled "
-                "queries that are held out: set config.data.rates.pairs=1, or config.loop.validate_every=0"
-            )
+            way = "set config.data.rates.pairs=1, whose held-out queries validate a reranker, or it to 0"
+            raise UserError(f"config.loop.validate_every={self.config.loop.validate_every}: {way}")
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Where the positive of a held-out query stands among what BM25 finds for it, once that is reranked.
 
         The positives stand last before they are reranked, and ties keep that order: equal scores earn nothing.
@@ -152,7 +143,11 @@ class RerankerRecipe(PairRecipe):
         lists = list(_lists(pool, _VALIDATED))
         rows_QK = np.array(list(zip(*itertools.zip_longest(*lists, fillvalue=-1))), np.int32)
         is_result_QK = rows_QK >= 0
-        rows = _rows(pool, lists, JoinedRows(vocabulary, config.data.document_length, config.data.query_length))
+        joined = JoinedRows(vocabulary, config.data.document_length, config.data.query_length)
+        pairs = [
+            (query, row) for query, of_query in zip(joined.begin([*pool.queries.values()]), lists) for row in of_query
+        ]
+        rows = joined.of((query for query, _ in pairs), [pool.candidates[row] for _, row in pairs])
         score = pair_scorer(config, abstract_model(config, len(vocabulary)), pair_of(vocabulary), mesh)
         _log.info("validation: %d queries with %d candidates of BM25 each", len(lists), _VALIDATED)
         queries, candidates = list(pool.queries), [candidate.id for candidate in pool.candidates]
@@ -196,13 +191,6 @@ def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:
     for query, result_rows in zip(pool.queries, found_QK.tolist()):
         relevant = [row_of[id] for id, grade in pool.qrels[query].items() if grade > 0]
         yield [row for row in result_rows if row >= 0 and row not in relevant][:count] + relevant
-
-
-def _rows(pool: LabelledPool, lists: list[list[int]], rows: JoinedRows) -> list[list[int]]:
-    """The token ids of all pairs, one query after the other."""
-    queries = rows.begin(list(pool.queries.values()))
-    pairs = [(query, pool.candidates[row]) for query, of_query in zip(queries, lists) for row in of_query]
-    return rows.of([query for query, _ in pairs], [candidate for _, candidate in pairs])
 
 
 RECIPES.register("reranker", RerankerRecipe)

@@ -6,7 +6,7 @@ At each depth n the first n results of a run are put in the order of the scores,
 
 import itertools
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,6 @@ class Reranked(NamedTuple):
       seconds: that a pair takes; None where another run has the order.
     """
 
-    folder: Path
     value: Judged
     lists: list[Ranking]
     scores: list[np.ndarray]
@@ -58,30 +57,31 @@ def rerank(run: Run) -> dict[str, Any]:
 
     Returns the tables of the report: metrics by depth, and consistency factors.
     """
-    fields, folder = run.config.rerank, run.folder / FOLDER
-    runs = _runs(run, fields)
+    fields, reranked = run.config.rerank, []
     of_files = {file.system for file in ranked_lists.run_files(run.owner("evaluate").config.runs.files)}
     reranker = None if is_system(fields.model) else RERANKERS.open(run, fields.model, _RERANKER)
-    reranked = [
-        _rerank_set(fields, run.sets / name, of_set, of_files, reranker, folder / "scores" / name)
-        for name, of_set in runs.items()
-    ]
-    return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
+    for name, runs in _runs(run, fields).items():
+        # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
+        value, lists = ranked_lists.read([*runs.values()], beir.read_judged(run.sets / name))
+        by_name = {each.system: each for each in lists}
+        systems = [system for system in fields.systems if system in by_name]
+        first = [_first(by_name[each], value, max(fields.depths), each in of_files) for each in systems]
+        references = [by_name[system] for system in fields.trained_on if system in by_name]
+        if reranker:
+            scores, seconds = _by_model(run, value, reranker, first)
+        else:
+            scores, seconds = _by_ranks(by_name[fields.model], name, first), None
+        reranked.append(Reranked(value, first, scores, references, seconds))
+    return hosts.on_first(lambda: _finish(run, reranked))
 
 
 def check_settings(fields: ConfigDict) -> None:
-    """Checks systems, depths and metrics, which the group `rerank` of the config has.
-
-    Raises:
-      UserError: there is no system or no depth, or a metric is unknown.
-    """
+    """Checks systems, depths and metrics, which the group `rerank` of the config has."""
     for name in ("systems", "depths"):
         if not fields[name]:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
     if by_answers := metrics.by_kind(fields.measures)[1]:
-        raise UserError(
-            f"config.rerank.measures: {by_answers[0]} looks for answers, not judgements: take another metric"
-        )
+        raise UserError(f"config.rerank.measures: {by_answers[0]} is of answers, not judgements: take another metric")
 
 
 def check(run: Run) -> None:
@@ -104,64 +104,25 @@ def inputs(run: Run) -> Sequence[Path]:
 
 
 def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
-    """Of every set that can be reranked: the system -> its run.
-
-    It has a run of a system which is to be reranked, and one of the system whose ranks count.
-
-    Raises:
-      UserError: no set has a run of a system, or of both.
-    """
+    """The runs, by their systems, of every set that has one to rerank and one of the system whose ranks count."""
     wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
     wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
     runs = ranked_lists.evaluated_runs(run, set_names(run.sets), wanted)
     runs = {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
     without = [name for name, of_set in runs.items() if is_system(fields.model) and fields.model not in of_set]
     if len(without) == len(runs):
-        raise UserError(
-            f"config.rerank.model={fields.model}: no set has runs of it and of config.rerank.systems; name others"
-        )
+        raise UserError(f"config.rerank.model={fields.model}: no set has runs of it and of config.rerank.systems")
     for name in without:
         _log.warning("set %s: no run of config.rerank.model=%s, so it is not reranked", name, fields.model)
     return {name: of_set for name, of_set in runs.items() if name not in without}
-
-
-def _rerank_set(
-    fields: ConfigDict,
-    folder: Path,
-    runs: dict[str, RunFile],
-    of_files: Container[str],
-    reranker: Reranker | None,
-    store: Path,
-) -> Reranked:
-    """The new scores of a set.
-
-    Args:
-      folder: of the set.
-      of_files: systems whose runs come from outside.
-      reranker: None where another run has the order.
-      store: where the scores of the set lie.
-    """
-    # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
-    value, lists = ranked_lists.read([*runs.values()], beir.read_judged(folder))
-    by_name, deepest = {each.system: each for each in lists}, max(fields.depths)
-    systems = [system for system in fields.systems if system in by_name]
-    first = [_first(by_name[system], value, deepest, system in of_files) for system in systems]
-    references = [by_name[system] for system in fields.trained_on if system in by_name]
-    if reranker is None:
-        scores, seconds = _by_ranks(by_name[fields.model], value.name, first), None
-    else:
-        scores, seconds = _by_model(folder / "corpus.jsonl", store, value, reranker, first)
-    return Reranked(folder, value, first, scores, references, seconds)
 
 
 def _first(lists: Ranking, value: Judged, depth: int, is_of_file: bool) -> Ranking:
     """The first results of a system, without the query itself."""
     # What this project searched has fewer where there is no more to find; of a file nobody knows.
     if is_of_file and (most := lists.rows.shape[1]) < depth:
-        raise UserError(
-            f"config.rerank.depths: the run of '{lists.system}' for the set '{value.name}' has {most} results at most, "
-            f"not {depth}: take smaller depths, or a longer run"
-        )
+        where = f"config.rerank.depths: the run of '{lists.system}' for the set '{value.name}' has {most} results"
+        raise UserError(f"{where} at most, not {depth}: take smaller depths, or a longer run")
     scores_QK, rows_QK = others(lists.lists, value, depth)
     more = ((0, 0), (0, depth - rows_QK.shape[1]))
     scores_QK, rows_QK = np.pad(scores_QK, more, constant_values=-np.inf), np.pad(rows_QK, more, constant_values=-1)
@@ -173,95 +134,75 @@ def _by_ranks(other: Ranking, name: str, lists: Sequence[Ranking]) -> list[np.nd
 
     Its scores may be equal, or closer than float32 can tell; its ranks are not.
     """
-    scores, missing = [], 0
-    for each in lists:
-        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
+    scores, missing = [np.full(each.rows.shape, -np.inf, np.float32) for each in lists], 0
+    for each, scores_QK in zip(lists, scores):
         for number, rows in enumerate(each.rows.tolist()):
             places = {row: place for place, row in enumerate(other.rows[number].tolist(), 1) if row >= 0}
-            behind = range(other.rows.shape[1] + 1, other.rows.shape[1] + len(rows) + 1)
-            scores_QK[number] = [-places.get(row, place) for row, place in zip(rows, behind)]
+            last = other.rows.shape[1] + 1
+            scores_QK[number] = [-places.get(row, place) for place, row in enumerate(rows, last)]
             missing += sum(row >= 0 and row not in places for row in rows)
-        scores.append(scores_QK)
     if missing:
         _log.warning("set %s: %d pairs are not in the run of config.rerank.model, and come last", name, missing)
     return scores
 
 
 def _by_model(
-    corpus: Path, store: Path, value: Judged, reranker: Reranker, lists: Sequence[Ranking]
+    run: Run, value: Judged, reranker: Reranker, lists: Sequence[Ranking]
 ) -> tuple[list[np.ndarray], float | None]:
     """A model's scores of all lists, and the seconds that a pair takes, as `Reranker.score_all` has them."""
+    # A number for every pair of a query and a candidate.
     N = len(value.candidates)
-    keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
-    with CandidateTexts(corpus) as texts:
+    keys = [np.arange(len(each.rows), dtype=np.int64)[:, None] * N + each.rows for each in lists]
+    keys_P = np.unique(np.concatenate([keys_QK[each.rows >= 0] for keys_QK, each in zip(keys, lists)]))
+    with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
         ranked_lists.check_texts(texts, value, (keys_P % N).tolist())
-        queries = list(value.queries.values())
         pairs = lambda: (divmod(int(key), N) for key in keys_P)  # noqa: E731 (begun anew by each call)
+        store, queries = run.folder / FOLDER / "scores" / value.name, list(value.queries.values())
         values_P, seconds = reranker.score_all(store, queries, pairs, len(keys_P), texts.__getitem__)
-    scores = []
-    for each in lists:
-        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
-        scores_QK[each.rows >= 0] = values_P[np.searchsorted(keys_P, _keys(each.rows, N))]
-        scores.append(scores_QK)
+    scores = [np.full(each.rows.shape, -np.inf, np.float32) for each in lists]
+    for scores_QK, keys_QK, each in zip(scores, keys, lists):
+        scores_QK[each.rows >= 0] = values_P[np.searchsorted(keys_P, keys_QK[each.rows >= 0])]
     return scores, seconds
 
 
-def _keys(rows_QK: np.ndarray, candidates: int) -> np.ndarray:
-    """A number for every pair of a query and a candidate in some lists, in their order."""
-    keys_QK = np.arange(len(rows_QK), dtype=np.int64)[:, None] * candidates + rows_QK
-    return keys_QK[rows_QK >= 0]
-
-
-def _finish(
-    folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, names: Sequence[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """Writes runs and metrics, which have names; returns the tables."""
+def _finish(run: Run, reranked: Sequence[Reranked]) -> dict[str, list[dict[str, Any]]]:
+    """Writes runs and metrics; returns the tables."""
+    folder, wanted = run.folder / FOLDER, run.config.rerank.depths
     rows, table, consistency = [], [], []
     for each in reranked:
-        rankings = [ranking for depth in fields.depths for ranking in _rankings(each, depth)]
-        for ranking in rankings:
-            ranked_lists.write_run(folder / "runs" / each.value.name, each.value, ranking)
-        scores = evaluate.measure(each.folder, each.value, rankings, names, max(fields.depths))
-        rows += evaluate.write_values(folder, each.value.name, scores)
-        table += _by_depth(each, fields.depths, fields.measures)
-        consistency += _consistency(each, fields.depths, fields.trained_depth)
+        name, rankings = each.value.name, []
+        for depth, (lists, scores_QK) in itertools.product(wanted, zip(each.lists, each.scores)):
+            scores_QD, rows_QD = depths.reranked(scores_QK, lists.rows, depth)
+            seconds = each.seconds and each.seconds * int((rows_QD >= 0).sum())
+            rankings.append(Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds))
+            ranked_lists.write_run(folder / "runs" / name, each.value, rankings[-1])
+        scores = evaluate.measure(run.sets / name, each.value, rankings, run.config.evaluate.metrics, max(wanted))
+        rows += evaluate.write_values(folder, name, scores)
+        table += _by_depth(each, wanted, run.config.rerank.measures)
+        # The share of each list that the reranker may have seen in training (equation 5, Figure 2).
+        for reference, lists in itertools.product(each.references, each.lists):
+            first_QM = reference.rows[:, : run.config.rerank.trained_depth]
+            factors = depths.consistency_factor(lists.rows, first_QM, wanted)
+            row = {"set": name, "system": lists.system, "trained on": reference.system}
+            shares = {str(depth): round(factor, 6) for depth, factor in factors.items()}
+            consistency.append(row | {"trained depth": first_QM.shape[1], "factors": shares})
     files.write_json(folder / result_files.NAME, rows)
     return {"depths": table, "consistency": consistency}
 
 
-def _rankings(each: Reranked, depth: int) -> Iterator[Ranking]:
-    """Every system's list at a depth."""
-    for lists, scores_QK in zip(each.lists, each.scores):
-        scores_QD, rows_QD = depths.reranked(scores_QK, lists.rows, depth)
-        seconds = each.seconds and each.seconds * int((rows_QD >= 0).sum())
-        yield Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds)
-
-
-def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) -> list[dict[str, Any]]:
     """Recall and metrics of every system at every depth, before and after (Table 2 and Figure 1)."""
-    queries, value = list(each.value.queries), each.value
+    rows, value = [], each.value
     for (lists, scores_QK), (rule, qrels) in itertools.product(zip(each.lists, each.scores), value.qrels.items()):
-        before, after = (
-            depths.by_depth(new_QK, lists.rows, wanted, queries, value.candidates, qrels, measures)
-            for new_QK in (lists.scores, scores_QK)
-        )
+        judged = list(value.queries), value.candidates, qrels, measures
+        before, after = (depths.by_depth(new_QK, lists.rows, wanted, *judged) for new_QK in (lists.scores, scores_QK))
         for depth in wanted:
             row: dict[str, Any] = {"set": value.name, "split": rule, "system": lists.system, "depth": depth}
             row["recall"] = round(after[depth][f"R@{depth}"], 6)
-            yield row | {
-                name: {measure: round(of[depth][measure], 6) for measure in measures}
-                for name, of in (("before", before), ("after", after))
-            }
-
-
-def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> Iterator[dict[str, Any]]:
-    """The share of each list that the reranker may have seen in training (equation 5, Figure 2)."""
-    for reference, lists in itertools.product(each.references, each.lists):
-        first_QM = reference.rows[:, :trained_depth]
-        factors = depths.consistency_factor(lists.rows, first_QM, wanted)
-        row = {"set": each.value.name, "system": lists.system, "trained on": reference.system}
-        shares = {str(depth): round(factor, 6) for depth, factor in factors.items()}
-        yield row | {"trained depth": first_QM.shape[1], "factors": shares}
+            for name, of in (("before", before), ("after", after)):
+                row[name] = {measure: round(of[depth][measure], 6) for measure in measures}
+            rows.append(row)
+    return rows
 
 
 STAGES.register(

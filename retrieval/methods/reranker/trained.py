@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from retrieval.methods.reranker import modules, yes_no
 from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, load_cross_encoder
 from retrieval.methods.reranker.modules import ModularCrossEncoder
 from retrieval.methods.reranker.yes_no import JudgedRows
+from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.module_folder import SETTINGS
 from retrieval.models.transformer_config import TransformerConfig
@@ -31,34 +32,27 @@ from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.runs.weights.trained_model import TRAINED, PublishedKind
 from retrieval.search import encoding, text_batches
 
+_Model = CrossEncoder | ModularCrossEncoder
+
 _FEW = 32  # pairs that are scored as one batch
 _PAIRS = 8192  # of a file of scores at most
 _COMPILED = 512  # tokens of the longest rows that are compiled before they come
 
 
 def pair_of(vocabulary: Vocabulary) -> PairTemplate:
-    """What stands around the query and the document of a row.
-
-    Raises:
-      UserError: the tokenizer makes pairs in another way than any model here reads.
-    """
+    """What stands around the query and the document of a row."""
     if vocabulary.pair_template is None:
         raise UserError("the tokenizer joins a query and a document in a way that is not known: take another model")
     return vocabulary.pair_template
 
 
 def pair_scorer(
-    config: ConfigDict,
-    model: CrossEncoder | ModularCrossEncoder,
-    pair: PairTemplate,
-    mesh: jax.sharding.Mesh,
-    value: Literal["scores", "logits"] = "scores",
-) -> Callable[[Any], Callable[[np.ndarray], np.ndarray]]:
-    """From parameters to a function of rows [B, L] to scores [B, 1]; compiled once per shape."""
+    config: ConfigDict, model: _Model, pair: PairTemplate, mesh: jax.sharding.Mesh, value: str = "scores"
+) -> Callable[[Any], encoding.Embed]:
+    """From parameters to a function of rows [B, L] to "scores" or "logits" [B, 1]; compiled once per shape."""
     sep_id, place = pair.change
-    return Inference(config, model, sep_id, mesh, place).compiled(
-        lambda model, pairs: getattr(model, value)(pairs)[:, None]
-    )
+    inference = Inference(config, model, sep_id, mesh, place)
+    return inference.compiled(lambda model, pairs: getattr(model, value)(pairs)[:, None])
 
 
 class JoinedRows(NamedTuple):
@@ -80,16 +74,15 @@ class JoinedRows(NamedTuple):
 
     def of(self, beginnings: Iterable[Any], documents: Sequence[Candidate]) -> list[list[int]]:
         """The row of each document, of the tokens of its title and its text, behind its query."""
-        titles, texts = (
-            self.vocabulary.encode_batch([getattr(each, part) for each in documents]) for part in ("title", "text")
-        )
-        pair, around = pair_of(self.vocabulary), self.vocabulary.template
-        if not self.query:
-            bodies = [[*title, *text] for title, text in zip(titles, texts)]
-            return [pair.row(query, body, self.length) for query, body in zip(beginnings, bodies)]
-        # As `recipe` makes rows of stored documents, which are cut alone first.
-        parted, rows = {*around.between, *around.behind}, []
+        titles = self.vocabulary.encode_batch([each.title for each in documents])
+        texts = self.vocabulary.encode_batch([each.text for each in documents])
+        pair, around, rows = pair_of(self.vocabulary), self.vocabulary.template, []
+        parted = {*around.between, *around.behind}
         for query, title, text in zip(beginnings, titles, texts):
+            if not self.query:
+                rows.append(pair.row(query, [*title, *text], self.length))
+                continue
+            # As `recipe` makes rows of stored documents, which are cut alone first.
             stored = self.vocabulary.pair(title, text, self.length)[len(around.before) :]
             row = [*pair.before, *query, *pair.between]
             room = max(0, self.length - len(row) - len(pair.behind))
@@ -104,21 +97,20 @@ class JoinedRows(NamedTuple):
 class Reranker:
     """A trained cross-encoder on the devices of this host; as `PairScorer`. Threads may ask together."""
 
-    def __init__(self, config: ConfigDict, model: CrossEncoder | ModularCrossEncoder, rows: JoinedRows | JudgedRows):
+    def __init__(self, config: ConfigDict, model: _Model, rows: JoinedRows | JudgedRows):
         """Args are the run's config, the model, and the rows that it reads, with its vocabulary."""
         self._model, self._rows, vocabulary = model, rows, rows.vocabulary
         mesh, parameters = local_mesh(config), parameters_of(model)
         self._sizes = {"batch_tokens": config.encode.batch_tokens, "longest": rows.length, "multiple": mesh.size}
         self._shard_size = min(config.encode.shard_size, _PAIRS)
         pair = PairTemplate() if isinstance(rows, JudgedRows) else pair_of(vocabulary)
-        self._score, self._logit = (
-            pair_scorer(config, model, pair, mesh, value)(parameters) for value in ("scores", "logits")
-        )
+        self._score = pair_scorer(config, model, pair, mesh)(parameters)
+        self._logit = pair_scorer(config, model, pair, mesh, "logits")(parameters)
 
     def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores`."""
         rows = self._rows.of(self._rows.begin(queries), documents)
-        return encoding.encode_rows(rows, self._score, **self._sizes)[:, 0] if rows else np.zeros(0, np.float32)
+        return encoding.encode_rows(rows, self._score, **self._sizes).reshape(-1)
 
     def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
         """As `PairScorer.scores_of`."""
@@ -131,8 +123,10 @@ class Reranker:
 
     def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """As `PairScorer.logits`."""
-        parts = [self._few(rows[start : start + _FEW])[:, 0] for start in range(0, len(rows), _FEW)]
-        return np.concatenate([np.zeros(0, np.float32), *parts])
+        longest, multiple = self._rows.length, self._sizes["multiple"]
+        parts = (rows[start : start + _FEW] for start in range(0, len(rows), _FEW))
+        logits = [encoding.encode_few(part, self._logit, longest, multiple)[:, 0] for part in parts]
+        return np.concatenate([np.zeros(0, np.float32), *logits])
 
     def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
         """As `PairScorer.scores_of_logits`: a score is a probability, its logarithm, or the logit."""
@@ -144,17 +138,15 @@ class Reranker:
     def compile(self, count: int) -> None:
         """As `PairScorer.compile`."""
         for length in text_batches.lengths_up_to(min(self._rows.length, _COMPILED)):
-            self._few([[0] * length] * min(count, _FEW))
+            self.logits([[0] * length] * min(count, _FEW))
 
     def write(self, folder: Path) -> None:
         """As `PairScorer.write`."""
         vocabulary, types = self._rows.vocabulary, self._model.encoder.config.type_vocab_size
         assert isinstance(self._model, CrossEncoder), "a run trains no other"
         if self._model.pooling == cross_encoder.LAST and vocabulary.pad_id in (-1, *vocabulary.template.behind):
-            raise UserError(
-                "stage 'export': transformers pads with a token that ends every text here, and would take the one "
-                "before it; rerank with the work directory, or train with a vocabulary that has a token of padding"
-            )
+            why = "transformers pads with the token that ends every text here, and would take the one before it"
+            raise UserError(f"stage 'export': {why}; rerank with the work directory")
         cross_encoder.write_cross_encoder(folder, self._model, max(vocabulary.pad_id, 0))
         vocabulary.export(folder, length=self._rows.length, types=types, pair=vocabulary.pair_template)
 
@@ -182,9 +174,6 @@ class Reranker:
         encoding.encode(folder, "pairs", texts, total, rows, self._score, **self._sizes, shard_size=self._shard_size)
         seconds = time.perf_counter() - began
         return encoding.load_of_all_hosts(folder, "pairs")[:, 0], seconds / scored if scored else None
-
-    def _few(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        return encoding.encode_few(rows, self._logit, self._rows.length, self._sizes["multiple"])
 
 
 class _Rerankers(PublishedKind):
@@ -220,11 +209,7 @@ TRAINED.register("reranker", RERANKERS)
 def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows | JudgedRows, Callable[..., Any]]:
     """The rows that a folder's model reads, of so many tokens, and what loads it from the folder.
 
-    Args:
-      length: 0 for what the folder says.
-
-    Raises:
-      UserError: the model is not understood or has fewer positions, or a row has no room for a text.
+    A `length` of 0 is what the folder says.
     """
     vocabulary, most = bert_weights.vocabulary_of(folder), folder.sizes["max_length"]
     if length > most:
@@ -247,9 +232,6 @@ def _own_length(folder: EncoderFolder) -> int:
     most = folder.sizes["max_length"]
     for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         record = files.read_json(path) if (path := folder.place / name).is_file() else {}
-        value = record.get(key) if isinstance(record, dict) else None
-        if value is not None:
-            if type(value) not in (int, float) or value < 1:
-                raise UserError(f"{path}: {key} is {str(value)[:40]}, and a number of tokens is needed; copy it again")
-            return int(min(value, most))
+        if isinstance(record, dict) and record.get(key) is not None:
+            return min(most, known_keys.whole(path, record, key))
     return most

@@ -103,17 +103,13 @@ def opened(
     _check_words(folder, task)
     ids = [vocabulary.encode(mark) for mark in _MARKS]
     if not all(len(each) == 1 and vocabulary.tokens[each[0]] in _MARKS for each in ids):
-        raise UserError(
-            f"{field}={folder.path}: a language model whose tokens lack {' and '.join(_MARKS)}, by which "
-            "Qwen3-Reranker is asked; take a cross-encoder for sequence classification"
-        )
+        needed = f"{' and '.join(_MARKS)}, by which Qwen3-Reranker is asked; take a cross-encoder"
+        raise UserError(f"{field}={folder.path}: a language model whose tokens lack {needed}")
     rows = JudgedRows(vocabulary, length, task)
     (row,) = rows.of(rows.begin([""]), [Candidate("", "", "")])
     if length < len(row) + _ROOM:
-        raise UserError(
-            f"{field}={folder.path}: {len(row)} tokens stand around a query and a document: set config.rerank."
-            f"length={len(row) + _ROOM} at least"
-        )
+        why = f"{len(row)} tokens stand around a query and a document"
+        raise UserError(f"{field}={folder.path}: {why}: set config.rerank.length={len(row) + _ROOM} at least")
 
     def load(folder: EncoderFolder, config: TransformerConfig) -> CrossEncoder:
         rows_VH = folder.output_layer()
@@ -150,10 +146,8 @@ def _check_words(folder: EncoderFolder, task: str) -> None:
     if is_alone and folder.family == "qwen3" and are_of_qwen3:
         _log.warning("%s: says nothing of how pairs are judged: it is asked as Qwen3-Reranker is", folder.path)
     elif others:
-        raise UserError(
-            f"{next(iter(others))}: a pair is put to it in other words than to Qwen3-Reranker, or by a template that "
-            "branches, and templates are not run here; take a cross-encoder for sequence classification"
-        )
+        why = "a pair is put to it in other words than to Qwen3-Reranker, or by a template that branches"
+        raise UserError(f"{next(iter(others))}: {why}; take a cross-encoder for sequence classification")
     elif is_alone and not templates:
         raise UserError(f"{folder.path}: a language model that does not say how it judges a pair; take a cross-encoder")
 
@@ -171,25 +165,22 @@ def _templates(place: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _words(template: str) -> str:
-    """A template without its blanks, {query} where those of the query stand; '' of one that branches."""
-    names, words, end = {}, [], 0
-    for part in _PART.finditer(template):
-        words.append(template[end : part.start()])
-        end = part.end()
-        if statement := part["statement"]:
-            if not (assigned := re.fullmatch(_SET, statement.strip(), re.DOTALL)):
-                return ""
-            names[assigned[1]] = assigned[2]
-        elif expression := part["expression"]:
-            if text := re.fullmatch(_TEXT, expression, re.DOTALL):
-                words.append(text[2].replace("\\n", "\n"))
-                continue
-            value = names.get(expression.strip(), expression)
-            role, long = re.findall(_ROLE, value), re.findall(r"""["']([^"']{20,})["']""", value)
-            if len(role) != 1 or any(text != TASK for text in long):
-                return ""
-            words.append(f"{{{role[0]}}}")
-    return _squeezed("".join([*words, template[end:]]))
+    """A template without its blanks, {query} where those of the query stand, and {?} where it does something else."""
+    names: dict[str, str] = {}
+
+    def words(part: re.Match) -> str:
+        statement, expression = part["statement"], part["expression"] or "''"
+        if statement:
+            if assigned := re.fullmatch(_SET, statement.strip(), re.DOTALL):
+                names[assigned[1]] = assigned[2]
+            return "" if assigned else "{?}"
+        if text := re.fullmatch(_TEXT, expression, re.DOTALL):
+            return text[2].replace("\\n", "\n")
+        value = names.get(expression.strip(), expression)
+        role, long = re.findall(_ROLE, value), re.findall(r"""["']([^"']{20,})["']""", value)
+        return f"{{{role[0]}}}" if len(role) == 1 and all(text == TASK for text in long) else "{?}"
+
+    return _squeezed(_PART.sub(words, template))
 
 
 def _squeezed(text: str) -> str:

@@ -172,11 +172,9 @@ class CrossLayer(nnx.Module):
         self.mlp_in = dense(config.hidden_size, config.mlp_size, config, rngs)
         self.mlp_out = dense(config.mlp_size, config.hidden_size, config, rngs)
 
-    def __call__(
-        self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None, cls_RSH: jax.Array
-    ) -> jax.Array:
+    def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, key: jax.Array | None, cls_RSH: jax.Array) -> jax.Array:
         rate, dtype = self.config.dropout, self.config.dtype
-        probability_key, attention_key, cls_key, mlp_key = split(dropout_key, 4)
+        probability_key, attention_key, cls_key, mlp_key = split(key, 4)
         y_RLH = self.attention(self.attention_norm(x_RLH).astype(dtype), mask_R1LM, probability_key)
         x_RLH += dropout(y_RLH, rate, attention_key)
         y_RLH = jnp.zeros_like(x_RLH) + self.cls_output(self.cls_value(cls_RSH))

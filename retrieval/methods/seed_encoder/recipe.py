@@ -29,9 +29,8 @@ class AutoencoderRecipe(MaskedRecipe):
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""
         self.check()
-        return Autoencoder(
-            self.sizes(vocab_size), DecoderConfig(**self.config.model.decoder), rngs=Rngs(self.config.seed)
-        )
+        decoder = DecoderConfig(**self.config.model.decoder)
+        return Autoencoder(self.sizes(vocab_size), decoder, rngs=Rngs(self.config.seed))
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """MLM and reconstruction, added up (Lu et al. 2021, equation 10), and the divergence of a latent variable."""

@@ -1,6 +1,6 @@
 """The fields of SPLADE."""
 
-from retrieval.config.fields import NOT_NEGATIVE, TEXT, Field, declare, one_of, tuple_of, whole
+from retrieval.config.fields import NOT_NEGATIVE, TEXT, Field, declare, one_of, whole
 
 declare(
     "model",
@@ -19,10 +19,5 @@ declare(
     "sparse",
     model=Field(
         "", TEXT, "work directory of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"
-    ),
-    vectors=Field(
-        (),
-        tuple_of("a tuple of anserini and elastic, or ()", lambda name: name in ("anserini", "elastic")),
-        "JSON lines of the vectors that are written too, for Anserini, or for Elasticsearch and OpenSearch",
     ),
 )

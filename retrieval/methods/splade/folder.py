@@ -69,8 +69,7 @@ class SparseFolder(NamedTuple):
     def open(cls, folder: Path) -> "SparseFolder":
         """Looks at the modules of a folder and their settings.
 
-        Raises:
-          UserError: it has other modules, sums in place of the highest, a second logarithm, or no head.
+        Sums in place of the highest, or a second logarithm, are refused.
         """
         table, modules = _modules(folder)
         kinds = [module.kind for module in modules]
@@ -79,27 +78,21 @@ class SparseFolder(NamedTuple):
             raise UserError(f"{folder}: not a folder of sparse vectors ({_ENCODER}, {_POOLING}): {kinds}")
         known_keys.read(path := modules[1].folder / "config.json", _POOLING_KEYS)
         settings = module_folder.settings(folder, _SETTINGS)
-        if MOST_TERMS in settings:
-            known_keys.whole(folder / SETTINGS, settings, MOST_TERMS)
+        known_keys.whole(folder / SETTINGS, settings, MOST_TERMS, default=1)
         encoder = EncoderFolder.open(modules[0].folder)
         if not encoder.has_head:
             raise UserError(f"{folder}: its weights have no head of a masked language model: copy them again")
-        encoder.check_head()
         query, document = module_folder.lengths(encoder, _TRANSFORMER, _LOGITS)
-        texts = {"data.query_length": _table_length(table, encoder) if table else query}
-        texts |= {"data.document_length": document}
-        texts |= {f"data.{name}": text for name, text in zip(prefixes.NAMES, module_fields.prompts(folder, settings))}
-        said = [folder / MODULES, folder / SETTINGS, folder / export_files.ROUTER, path]
-        said += [*(sorted(table.iterdir()) if table else ()), *encoder.files]
-        said += vocabularies.files(vocabularies.find(encoder.path))
+        prompts = module_fields.prompts(folder, settings)
+        texts: dict[str, Any] = {f"data.{name}": text for name, text in zip(prefixes.NAMES, prompts)}
+        texts["data.query_length"] = _table_length(table, encoder) if table else query
+        texts["data.document_length"] = document
+        said = [folder / MODULES, folder / SETTINGS, folder / export_files.ROUTER, path, *encoder.files]
+        said += [*(table.iterdir() if table else ()), *vocabularies.files(vocabularies.find(encoder.path))]
         return cls(encoder, table, settings, texts, [path for path in dict.fromkeys(said) if path.is_file()])
 
     def weights(self, size: int) -> np.ndarray:
-        """The weights of queries' tokens, float32 [V]; a token that is never read has none.
-
-        Raises:
-          UserError: there are others than tokens, or they are damaged.
-        """
+        """The weights of queries' tokens, float32 [V]; a token that is never read has none."""
         assert self.table, "asked for where there is one"
         tensor = tensor_files.read(self.table).get("weight")
         if tensor is None or tensor.ndim != 1 or len(tensor) < size or not np.isfinite(tensor).all():
@@ -108,20 +101,15 @@ class SparseFolder(NamedTuple):
 
 
 def _table_length(table: Path, encoder: EncoderFolder) -> int:
-    """The tokens that a query is cut to, with those that stand around it and weigh nothing.
-
-    Raises:
-      UserError: its tokens are not those of the encoder.
-    """
+    """The tokens that a query is cut to, with those that stand around it and weigh nothing."""
     known_keys.read(table / "config.json", _TABLE_KEYS, optional=True)
     ours, theirs = vocabularies.load(encoder.path), vocabularies.find(table)
     if theirs and vocabularies.load(theirs).fingerprint != ours.fingerprint:
         raise UserError(f"{table}: its tokenizer is not that of {encoder.path}: copy both again")
-    path = table / "tokenizer_config.json"
-    record, most = files.read_json(path) if path.is_file() else {}, encoder.sizes["max_length"]
+    path, most = table / "tokenizer_config.json", encoder.sizes["max_length"]
+    record = files.read_json(path) if path.is_file() else {}
     record = record if isinstance(record, dict) else {}
-    length = known_keys.whole(path, record, "model_max_length", default=most)
-    return min(most, length + ours.template.size())
+    return min(most, known_keys.whole(path, record, "model_max_length", default=most) + ours.template.size())
 
 
 def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
@@ -140,9 +128,8 @@ def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
         raise UserError(f"{path}: no modules of queries and documents; copy it again") from error
     if query == document:
         return None, document
-    if [module.kind for module in query] != [_TABLE]:
-        kinds = ", ".join(module.kind for module in query)
-        raise UserError(f"{path}: queries go through {kinds}; {_TABLE}, or the modules of documents, are understood")
+    if (kinds := [module.kind for module in query]) != [_TABLE]:
+        raise UserError(f"{path}: queries go through {', '.join(kinds)}; {_TABLE}, or what documents do, is understood")
     return query[0].folder, document
 
 
@@ -159,54 +146,36 @@ def write(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> Non
     Args:
       data: the group `data` of the config that it was trained with.
     """
-    if model.queries == BY_IDF:
-        _write_routed(folder, model, data, vocabulary)
-    else:
-        kinds = _write_encoder(
-            folder, ("", f"1_{_POOLING}"), model, vocabulary, max(data.query_length, data.document_length)
-        )
-        export_files.write_modules(folder, kinds)
+    by_idf, sizes = model.queries == BY_IDF, model.encoder.config
+    places = (f"document_0_{_ENCODER}", f"document_1_{_POOLING}") if by_idf else ("", f"1_{_POOLING}")
+    length = data.document_length if by_idf else max(data.query_length, data.document_length)
+    encoder, pooling = (folder / place for place in places)
+    for place in (encoder, pooling):
+        place.mkdir(exist_ok=True)
+    names, parameters = TensorNames.of(sizes.architecture), nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    tensors = encoder_tensors.to_tensors(parameters["encoder"], names)
+    head = encoder_tensors.to_tensors({name: parameters[name] for name in HEAD}, names)
+    prefix, config = FAMILIES[names.family].prefix, encoder_folder.written_config(sizes)
+    export_files.write_tensors(encoder, {f"{prefix}{name}": x for name, x in tensors.items()} | head)
+    config["architectures"] = [config["architectures"][0].removesuffix("Model") + "ForMaskedLM"]
+    config |= {"pad_token_id": vocabulary.pad_id if vocabulary.pad_id >= 0 else None}
+    files.write_json(encoder / "config.json", config | {"tie_word_embeddings": True})
+    files.write_json(encoder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+    vocabulary.export(encoder, length=length, types=sizes.type_vocab_size if sizes.architecture.token_types else 0)
+    config = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": sizes.vocab_size}
+    files.write_json(pooling / "config.json", config)
+    modules = [(place, f"{_PACKAGE}.{kind}") for place, kind in zip(places, (_ENCODER, _POOLING))]
+    if by_idf:
+        (table := folder / f"query_0_{_TABLE}").mkdir()
+        files.write_json(table / "config.json", {"frozen": False})
+        export_files.write_tensors(table, {"weight": np.maximum(np.asarray(model.idf[...], np.float32), 0)})
+        # The library reads queries without the tokens around them.
+        vocabulary.export(table, length=max(1, data.query_length - vocabulary.template.size()), types=1)
+        routes = {"query": [(table.name, f"{_PACKAGE}.{_TABLE}")], "document": modules}
+        files.write_json(folder / export_files.ROUTER, export_files.routes(routes))
+        modules = [("", _ROUTER)]
+    export_files.write_modules(folder, modules)
     prompts = {side: text for side in ("query", "document") if (text := data[f"{side}_prefix"])}
     settings = {"model_type": _MODEL, "prompts": prompts, "default_prompt_name": None}
     settings |= {"similarity_fn_name": COSINE[0] if model.normalize else "dot", MOST_TERMS: model.terms or None}
     files.write_json(folder / SETTINGS, settings)
-
-
-def _write_routed(folder: Path, model: Splade, data: Any, vocabulary: Vocabulary) -> None:
-    query, document, pooling = f"query_0_{_TABLE}", f"document_0_{_ENCODER}", f"document_1_{_POOLING}"
-    for name in (query, document):
-        (folder / name).mkdir()
-    kinds = _write_encoder(folder, (document, pooling), model, vocabulary, data.document_length)
-    files.write_json(folder / query / "config.json", {"frozen": False})
-    weights = np.maximum(np.asarray(model.idf[...], np.float32), 0)
-    export_files.write_tensors(folder / query, {"weight": weights})
-    # The library reads queries without the tokens around them.
-    vocabulary.export(folder / query, length=max(1, data.query_length - vocabulary.template.size()), types=1)
-    routes = {"query": [(query, f"{_PACKAGE}.{_TABLE}")], "document": kinds}
-    files.write_json(folder / export_files.ROUTER, export_files.routes(routes))
-    export_files.write_modules(folder, [("", _ROUTER)])
-
-
-def _write_encoder(
-    above: Path, places: tuple[str, str], model: Splade, vocabulary: Vocabulary, length: int
-) -> list[tuple[str, str]]:
-    """Writes the encoder and its pooling into two places below a folder; returns these with the modules' types."""
-    folder, pooling = (above / place for place in places)
-    sizes = model.encoder.config
-    names = TensorNames.of(sizes.architecture)
-    parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    prefix = FAMILIES[names.family].prefix
-    encoder = encoder_tensors.to_tensors(parameters["encoder"], names)
-    head = encoder_tensors.to_tensors({name: parameters[name] for name in HEAD}, names)
-    export_files.write_tensors(folder, {f"{prefix}{name}": x for name, x in encoder.items()} | head)
-    config = encoder_folder.written_config(sizes)
-    kind = config["architectures"][0].removesuffix("Model") + "ForMaskedLM"
-    padding = vocabulary.pad_id if vocabulary.pad_id >= 0 else None
-    config |= {"architectures": [kind], "pad_token_id": padding, "tie_word_embeddings": True}
-    files.write_json(folder / "config.json", config)
-    files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
-    vocabulary.export(folder, length=length, types=sizes.type_vocab_size if sizes.architecture.token_types else 0)
-    pooling.mkdir()
-    config = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": sizes.vocab_size}
-    files.write_json(pooling / "config.json", config)
-    return [(place, f"{_PACKAGE}.{kind}") for place, kind in zip(places, (_ENCODER, _POOLING))]

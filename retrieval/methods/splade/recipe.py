@@ -13,12 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import on_every_device, reshape_rows
+from retrieval.data.examples.stored_pairs import StoredPairs
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.splade.model import BY_IDF, Splade
-from retrieval.methods.splade.weights import inverse_document_frequencies
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import embed, token_count
 from retrieval.recipes.parameters import gather
@@ -50,22 +52,18 @@ class SpladeRecipe(PairRecipe):
     def check(self) -> None:
         """As `Recipe.check`; also that texts are not packed, and that tokens see those behind them."""
         super().check()
-        check_sees_all(self.config.model, "a masked language model's do")
+        check_sees_all(self.config.model, "a masked language model's do: take another family")
         if sizes := tuple(self.config.train.matryoshka):
             raise UserError(
-                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has weights of tokens: set "
-                "config.train.matryoshka=()"
+                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has none: set it to ()"
             )
         pack = self.config.data.pack
         if pack.query or pack.document or pack.auto:
             raise UserError(
-                f"config.data.pack: {self.label} takes a text a row: set config.data.pack.query=0, "
-                "config.data.pack.document=0 and config.data.pack.auto=False"
+                f"config.data.pack: {self.label} takes a text a row: set query and document to 0, auto to False"
             )
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Retrieval over a small pool."""
         return validation.make(run, vocabulary, mesh, build_model)
 
@@ -76,30 +74,43 @@ class SpladeRecipe(PairRecipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss and, in the steps of `train.sparse.rise` ever stronger, what keeps vectors sparse."""
-        loss, chunk_size, fields = (
-            of_embeddings(self.named_loss),
-            self.config.train.chunk_size,
-            self.config.train.sparse,
-        )
+        train, loss = self.config.train, of_embeddings(self.named_loss)
         by_idf = self.config.model.sparse_queries == BY_IDF
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
             B, K = batch["document_id"].shape
-            query_BV = embed(model.encode_queries, batch, "query", key, 0 if by_idf else chunk_size)
-            document_RV = embed(model.encode_documents, batch, "document", key, chunk_size)
+            query_BV = embed(model.encode_queries, batch, "query", key, 0 if by_idf else train.chunk_size)
+            document_RV = embed(model.encode_documents, batch, "document", key, train.chunk_size)
             loss_B, metrics = loss(query_BV, reshape_rows(document_RV, B, K, -1), batch)
-            sides = {"document": (document_RV, "flops", fields.document_weight)}
+            sides = {"document": (document_RV, "flops", train.sparse.document_weight)}
             if not by_idf:  # whose queries are as sparse as they are
-                sides["query"] = query_BV, fields.queries, fields.query_weight
+                sides["query"] = query_BV, train.sparse.queries, train.sparse.query_weight
             for side, (weight_XV, name, most) in sides.items():
                 term = REGULARIZERS[name](weight_XV)
-                loss_B += most * strength(batch["step"], fields.rise) * term
+                loss_B += most * strength(batch["step"], train.sparse.rise) * term
                 metrics[f"{side}_{name}"] = jnp.full_like(loss_B, term)
                 metrics[f"{side}_terms"] = active(weight_XV)
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
+
+
+def inverse_document_frequencies(run: Run, vocab_size: int) -> np.ndarray:
+    """ln(1 + (N - n + 0.5) / (n + 0.5)) of each token, float32 [V], by the positives of the labelled pairs.
+
+    A token that none of them has gets the highest value, and one that stands around texts gets 0.
+    """
+    pairs = StoredPairs(run.pairs)
+    numbers, ids = pairs.document_ids(negatives=False)
+    _, first = np.unique(ids, return_index=True)
+    count_V = np.zeros(vocab_size, np.int64)
+    for document in pairs.positives(np.sort(numbers[first])):
+        count_V[np.unique([*document.title, *document.text])] += 1
+    idf_V = np.log(1 + (len(first) - count_V + 0.5) / (count_V + 0.5)).astype(np.float32)
+    template = run.load_vocabulary().template
+    idf_V[[*template.before, *template.between, *template.behind]] = 0
+    return idf_V
 
 
 def flops(weight_BV: jax.Array) -> jax.Array:

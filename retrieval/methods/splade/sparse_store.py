@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.sparse
 
 from retrieval.common import files
@@ -24,10 +23,15 @@ def write(
     folder: Path, collection: Collection, shard_size: int, make: Callable[[Sequence[Candidate]], scipy.sparse.csr_array]
 ) -> None:
     """Writes the vectors of a collection, shard by shard."""
+
+    def save(path: Path, matrix: Any) -> None:
+        with files.atomic(path) as temporary, temporary.open("wb") as file:
+            scipy.sparse.save_npz(file, matrix, compressed=False)
+
     total = sum(1 for _ in collection.candidates())
     paths = sharded_map.shard_paths(folder, _NAME, ".npz", total, shard_size)
     folder.mkdir(parents=True, exist_ok=True)
-    sharded_map.write_shards(paths, collection.candidates(), total, shard_size, make, _save)
+    sharded_map.write_shards(paths, collection.candidates(), total, shard_size, make, save)
 
 
 def load(folder: Path, passages: int) -> Any:
@@ -47,13 +51,3 @@ def load(folder: Path, passages: int) -> Any:
     if whole.shape[0] != passages:
         raise UserError(f"{folder}: vectors of {whole.shape[0]} passages where there are {passages} now; {_AGAIN}")
     return whole
-
-
-def lengths(matrix_NV: Any) -> np.ndarray:
-    """How many terms each vector has, [N]."""
-    return np.diff(matrix_NV.indptr)
-
-
-def _save(path: Path, matrix: Any) -> None:
-    with files.atomic(path) as temporary, temporary.open("wb") as file:
-        scipy.sparse.save_npz(file, matrix, compressed=False)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from ml_collections import ConfigDict
@@ -13,8 +15,7 @@ from retrieval.common.runtime.filler import FILLER
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
-from retrieval.methods.splade.model import BY_IDF
-from retrieval.methods.splade.weights import as_matrix, greatest
+from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
@@ -47,7 +48,7 @@ class TermEncoder:
             most = min(_TERMS, self._model.terms or _TERMS)
             return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
-        self._queries, self._documents = compiled(_encode_queries), compiled(_encode_documents)
+        self._queries, self._documents = compiled(Splade.encode_queries), compiled(Splade.encode_documents)
 
     def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
@@ -72,25 +73,38 @@ class TermEncoder:
         tokens = query_tokens(self.config, self.vocabulary, queries)
         rows = candidate_windows(self.config, self.vocabulary, documents)
         return {
-            costs.QUERY: count(_encode_queries, [[ids] for ids in tokens]),
-            costs.PASSAGE: count(_encode_documents, [windows[:1] for windows in rows]),
+            costs.QUERY: count(Splade.encode_queries, [[ids] for ids in tokens]),
+            costs.PASSAGE: count(Splade.encode_documents, [windows[:1] for windows in rows]),
         }
 
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
         splade_folder.write(folder, self._model, self.config.data, self.vocabulary)
 
-    def _matrix(
-        self, rows: Sequence[Sequence[int]], embed: Callable[[np.ndarray], np.ndarray]
-    ) -> scipy.sparse.csr_array:
+    def _matrix(self, rows: Sequence[Sequence[int]], embed: encoding.Embed) -> scipy.sparse.csr_array:
         batch_tokens, longest = self.config.encode.batch_tokens, longest_text(self.config)
         values = encoding.encode_any(rows, embed, batch_tokens, longest, self._devices)
         return as_matrix(values, len(self.vocabulary))
 
 
-def _encode_queries(model: Any, text: Any) -> Any:
-    return model.encode_queries(text, None)
+def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:
+    """The greatest weights of each vector, and behind them their tokens, float32 [B, 2 K]: few values leave a device.
+
+    Where they are normalised their squares sum to 1, unless all are 0. Whole numbers up to 2^24 are exact in float32,
+    and no vocabulary has more tokens.
+    """
+    weight_BK, token_BK = jax.lax.top_k(weight_BV, min(terms, weight_BV.shape[1]))
+    if normalize:
+        weight_BK *= jax.lax.rsqrt(jnp.square(weight_BK).sum(axis=1, keepdims=True) + 1e-24)
+    return jnp.concatenate([weight_BK, token_BK.astype(jnp.float32)], axis=1)
 
 
-def _encode_documents(model: Any, text: Any) -> Any:
-    return model.encode_documents(text, None)
+def as_matrix(greatest_N2K: np.ndarray, vocab_size: int) -> scipy.sparse.csr_array:
+    """Vectors [N, V] of what `greatest` gave, without the weights that are 0."""
+    weight_NK, token_NK = np.split(greatest_N2K, 2, axis=1)
+    kept_NK = weight_NK > 0
+    ends = np.cumsum([0, *kept_NK.sum(axis=1)])
+    arrays = weight_NK[kept_NK].astype(np.float32), token_NK[kept_NK].astype(np.int32), ends
+    matrix: Any = scipy.sparse.csr_array(arrays, shape=(len(weight_NK), vocab_size))
+    matrix.sort_indices()
+    return matrix

@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import UserError
 from retrieval.common.runtime import hashing
 from retrieval.common.runtime.arrays import first_highest, reshape_rows
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import cut, rows_of
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.methods.writer.model import Cache, EncoderDecoder, Memory
+from retrieval.methods.writer.model import EncoderDecoder
 from retrieval.models.text import Text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
@@ -62,21 +61,13 @@ class Ends(NamedTuple):
     never: int
 
 
-# From logits [R, W, V] and the place in the text to the next token [R, W].
-_Pick = Callable[[jax.Array, jax.Array], jax.Array]
-
-
 def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
-    """The most probable token each time; one text of each source.
-
-    Raises:
-      UserError: a text has no room, or is longer than the model has positions for.
-    """
+    """The most probable token each time; one text of each source."""
     return _one_by_one(model, source, ends, 1, lambda logits_RWV, place: first_highest(logits_RWV))
 
 
 def sample(
-    model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, *, count: int = 1, top_k: int = TOP_K
+    model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, count: int, top_k: int = TOP_K
 ) -> Written:
     """Texts whose tokens are drawn from the `top_k` most probable (Fan et al. 2018).
 
@@ -94,13 +85,13 @@ def sample(
     return _one_by_one(model, source, ends, count, pick)
 
 
-def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int = 4) -> Written:
+def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int = BEAMS) -> Written:
     """The best texts of a search that keeps `width` of them each time, best first.
 
     Where there are fewer texts, the last have a log-probability of -inf and mean nothing.
     """
 
-    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
+    def choose(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _Choice:
         R, W, V = logits_RWV.shape
         X = min(W, V)  # no text has more than W of its tokens among the W best of all
         logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, X)
@@ -109,17 +100,19 @@ def beam_search(model: EncoderDecoder, source: Text, ends: Ends, *, width: int =
         is_done_RW1 = state.done_RW[:, :, None]
         ids_RWX = jnp.where(is_done_RW1, FILLER, ids_RWX)
         log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
-        _, best_RW = jax.lax.top_k(reshape_rows(log_RWX, R, W * X), W)
-        log_RW, picked_RW = (
-            jnp.take_along_axis(reshape_rows(x_RWX, R, W * X), best_RW, axis=1) for x_RWX in (log_RWX, ids_RWX)
-        )
-        return _extended(_of_beams(state, best_RW // X), picked_RW, log_RW, ends)
+        flat = [reshape_rows(x_RWX, R, W * X) for x_RWX in (log_RWX, ids_RWX)]
+        _, best_RW = jax.lax.top_k(flat[0], W)
+        log_RW, picked_RW = (jnp.take_along_axis(x_RT, best_RW, axis=1) for x_RT in flat)
+        parent_RW = best_RW // X
 
-    memory = model.read(source)
-    state = _start(model, memory, ends, width)
+        def of_parents(x: jax.Array) -> jax.Array:
+            parents = parent_RW.reshape(R, W, *[1] * (x.ndim - 2))
+            return jnp.take_along_axis(x, parents, axis=1, mode="clip")  # all are in bounds, and need no check
+
+        return jax.tree.map(lambda x: of_parents(x) if x.ndim else x, state), picked_RW, log_RW
+
     # All beams are alike at first: one of them is enough.
-    state = state._replace(log_RW=jnp.where(jnp.arange(width) == 0, state.log_RW, -jnp.inf))
-    return _run(model, memory, ends, state, add)
+    return _run(model, source, ends, jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf), choose)
 
 
 class Decoding(NamedTuple):
@@ -144,10 +137,10 @@ class Decoding(NamedTuple):
 
 
 class WrittenText(NamedTuple):
-    """A text, its log-probability by the model's own distribution, and whether it was cut for want of room."""
+    """A text, its log-probability by one of this project's models, and whether it was cut for want of room."""
 
     text: str
-    log_probability: float
+    log_probability: float | None
     is_cut: bool
 
 
@@ -159,13 +152,16 @@ class Writer:
         mesh = local_mesh(config)
         self._length, self._vocabulary, self._decoding = config.data.document_length, vocabulary, decoding
         self._rows = -(-BATCH // mesh.size) * mesh.size
-        pad_id = vocabulary.pad_id
-        never = pad_id if pad_id != vocabulary.sep_id else -1
+        never = vocabulary.pad_id if vocabulary.pad_id != vocabulary.sep_id else -1
         ends = Ends(vocabulary.cls_id, vocabulary.sep_id, decoding.tokens, never)
 
         def write(model: EncoderDecoder, source: Text, seeds_R: jax.Array) -> Written:
             keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
-            return decode(model, source, ends, keys_R, decoding)
+            if decoding.way == GREEDY:
+                return greedy(model, source, ends)
+            if decoding.way == BEAM:
+                return beam_search(model, source, ends, width=decoding.beams)
+            return sample(model, source, ends, keys_R, decoding.texts)
 
         self._write = Inference(config, model, vocabulary.sep_id, mesh).compiled(write)(parameters_of(model))
 
@@ -194,21 +190,13 @@ class Writer:
         return WrittenText(text, log_probability, not len(end))
 
 
-def decode(model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, decoding: Decoding) -> Written:
-    """Writes texts in the way that `decoding` names."""
-    if decoding.way == GREEDY:
-        return greedy(model, source, ends)
-    if decoding.way == BEAM:
-        return beam_search(model, source, ends, width=decoding.beams)
-    return sample(model, source, ends, keys_R, count=decoding.texts)
-
-
 class _State(NamedTuple):
     """Texts that are being written.
 
     Attributes:
       place: how many tokens are written.
       last_RW: the last of them.
+      cache: as `EncoderDecoder.step` takes it.
     """
 
     place: jax.Array
@@ -216,50 +204,40 @@ class _State(NamedTuple):
     last_RW: jax.Array
     log_RW: jax.Array
     done_RW: jax.Array
-    cache: Cache
+    cache: jax.Array
 
 
-def _one_by_one(model: EncoderDecoder, source: Text, ends: Ends, width: int, pick: _Pick) -> Written:
-    """Texts that do not compete."""
-
-    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
-        picked_RW = pick(logits_RWV, state.place).astype(state.ids_RWT.dtype)
-        picked_RW = jnp.where(state.done_RW, FILLER, picked_RW)
-        log_RW = jnp.take_along_axis(logits_RWV, picked_RW[:, :, None], axis=2)[:, :, 0] - total_RW
-        return _extended(state, picked_RW, state.log_RW + jnp.where(state.done_RW, 0, log_RW), ends)
-
-    memory = model.read(source)
-    return _run(model, memory, ends, _start(model, memory, ends, width), add)
+# The texts that go on, the next token of each and its log-probability with that token.
+_Choice = tuple[_State, jax.Array, jax.Array]
+_Choose = Callable[[_State, jax.Array, jax.Array], _Choice]
 
 
-def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _State:
-    if ends.length < 1:
-        raise UserError(f"texts of {ends.length} tokens: at least 1 is needed")
-    cache = model.empty_cache(memory, width, ends.length)
-    zero_RW = jnp.zeros_like(cache.keys_RWKNDT[:, :, 0, 0, 0, 0], jnp.int32)
-    return _State(
-        place=jnp.int32(0),
-        ids_RWT=zero_RW[:, :, None] + jnp.full(ends.length, FILLER, jnp.int32),
-        last_RW=zero_RW + ends.start,
-        log_RW=zero_RW.astype(jnp.float32),
-        done_RW=zero_RW > 0,
-        cache=cache,
-    )
-
-
-def _run(
-    model: EncoderDecoder,
-    memory: Memory,
-    ends: Ends,
-    state: _State,
-    add: Callable[[_State, jax.Array, jax.Array], _State],
+def _one_by_one(
+    model: EncoderDecoder, source: Text, ends: Ends, width: int, pick: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> Written:
+    """Texts that do not compete; `pick` is from logits [R, W, V] and the place in the text to the next token [R, W]."""
+
+    def choose(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _Choice:
+        picked_RW = jnp.where(state.done_RW, FILLER, pick(logits_RWV, state.place).astype(state.ids_RWT.dtype))
+        log_RW = jnp.take_along_axis(logits_RWV, picked_RW[:, :, None], axis=2)[:, :, 0] - total_RW
+        return state, picked_RW, state.log_RW + jnp.where(state.done_RW, 0, log_RW)
+
+    return _run(model, source, ends, jnp.zeros(width), choose)
+
+
+def _run(model: EncoderDecoder, source: Text, ends: Ends, log_W: jax.Array, choose: _Choose) -> Written:
     """Goes on until all texts have ended, or have no more room.
 
     Args:
-      add: the state with one more token of each text, from the logits of that token [R, W, V] and the logarithm of the
-        sum of their exponentials [R, W].
+      log_W: the log-probability of each of a source's texts before its first token.
+      choose: from the state, the logits of the next token [R, W, V] and the logarithm of the sum of their exponentials
+        [R, W].
     """
+    memory = model.read(source)
+    cache = model.empty_cache(memory, len(log_W), ends.length)
+    zero_RW = jnp.zeros_like(cache[:, :, 0, 0, 0, 0, 0], jnp.int32)
+    ids_RWT = zero_RW[:, :, None] + jnp.full(ends.length, FILLER, jnp.int32)
+    begun = _State(jnp.int32(0), ids_RWT, zero_RW + ends.start, zero_RW + log_W, zero_RW > 0, cache)
 
     def going(state: _State) -> jax.Array:
         return (state.place < ends.length) & ~state.done_RW.all()
@@ -267,31 +245,16 @@ def _run(
     def one_token(state: _State) -> _State:
         logits_RWV, cache = model.step(state.last_RW, state.place, memory, state.cache)
         logits_RWV = jnp.where(jnp.arange(logits_RWV.shape[-1]) == ends.never, -jnp.inf, logits_RWV)
-        return add(state._replace(cache=cache), logits_RWV, jax.nn.logsumexp(logits_RWV, axis=-1))
+        total_RW = jax.nn.logsumexp(logits_RWV, axis=-1)
+        state, picked_RW, log_RW = choose(state._replace(cache=cache), logits_RWV, total_RW)
+        picked_RW = picked_RW.astype(state.ids_RWT.dtype)
+        return state._replace(
+            place=state.place + 1,
+            ids_RWT=jax.lax.dynamic_update_slice(state.ids_RWT, picked_RW[:, :, None], (0, 0, state.place)),
+            last_RW=picked_RW,
+            log_RW=log_RW,
+            done_RW=state.done_RW | (picked_RW == ends.end),
+        )
 
-    state = jax.lax.while_loop(going, one_token, state)
+    state = jax.lax.while_loop(going, one_token, begun)
     return Written(state.ids_RWT, state.log_RW)
-
-
-def _extended(state: _State, picked_RW: jax.Array, log_RW: jax.Array, ends: Ends) -> _State:
-    """The texts with one more token."""
-    picked_RW = picked_RW.astype(state.ids_RWT.dtype)
-    return state._replace(
-        place=state.place + 1,
-        ids_RWT=jax.lax.dynamic_update_slice(state.ids_RWT, picked_RW[:, :, None], (0, 0, state.place)),
-        last_RW=picked_RW,
-        log_RW=log_RW,
-        done_RW=state.done_RW | (picked_RW == ends.end),
-    )
-
-
-def _of_beams(state: _State, parent_RW: jax.Array) -> _State:
-    """The state of other beams of the same source, for each beam."""
-
-    def chosen(x: jax.Array) -> jax.Array:
-        if not x.ndim:
-            return x
-        parents = parent_RW.reshape(*parent_RW.shape, *[1] * (x.ndim - 2))
-        return jnp.take_along_axis(x, parents, axis=1, mode="clip")  # all are in bounds, and need no check
-
-    return jax.tree.map(chosen, state)

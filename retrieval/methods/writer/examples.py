@@ -5,8 +5,8 @@ A file has a line for each text that a model wrote of a document, those of a doc
     {"_id": "d7", "text": "how tall is mount everest", "log_probability": -3.2041}
     {"_id": "d7", "text": "how tall is mount everest", "answer": "8,849 m", "log_probability": -2.1187}
 
-`_id` is the document's. `answer` is that of a question that was asked for it, and `score` what a reranker gives to text
-and document. Files of others may do without these and `log_probability`. Those of docTTTTTquery have all of a document:
+`_id` is the document's. `answer` is that of a question that was asked for it. Files of others may do without it and
+`log_probability`. Those of docTTTTTquery have all of a document:
 
     {"id": "7", "predicted_queries": ["how tall is mount everest", "everest height"]}
 """
@@ -14,7 +14,6 @@ and document. Files of others may do without these and `log_probability`. Those 
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import json
 import re
@@ -101,10 +100,9 @@ MAKERS.register("spacy", entities)
 
 @functools.cache
 def _spacy_model() -> Any:
+    spacy = libraries.package("config.generate.answers=spacy", "spacy", "spacy")
     try:
-        return importlib.import_module("spacy").load(_SPACY, exclude=["lemmatizer", "attribute_ruler"])
-    except ImportError as error:
-        raise libraries.missing("config.generate.answers=spacy", "spacy", "spacy") from error
+        return spacy.load(_SPACY, exclude=["lemmatizer", "attribute_ruler"])
     except OSError as error:
         raise UserError(
             f"config.generate.answers=spacy: its model {_SPACY} is not installed ({first_line(error)}): "
@@ -112,35 +110,22 @@ def _spacy_model() -> Any:
         ) from error
 
 
-def chosen(text: str, spans: Sequence[Span], most: int, seed: int, best: Sequence[Span] = ()) -> list[str]:
+def chosen(text: str, spans: Sequence[Span], most: int, seed: int) -> list[str]:
     """Some of the candidates of a text, in their order there.
 
     Of those that overlap the longest stays, and of those that read the same the first. Where there are more than
     `most`, a hash of text and seed draws.
-
-    Args:
-      best: candidates that come before all others, the first before the next.
     """
     kept: list[Span] = []
-    for span in best:
-        if len(kept) < most and _stands_apart(span, kept):
-            kept.append(span)
-    first = {text[start:end].strip().casefold() for start, end in kept}
     for span in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
-        if _stands_apart(span, kept):
+        if all(span[1] <= start or end <= span[0] for start, end in kept):
             kept.append(span)
     different: dict[str, str] = {}
     for start, end in sorted(kept):
         if word := text[start:end].strip():
             different.setdefault(word.casefold(), word)
-    drawn = sorted(
-        different.values(), key=lambda word: (word.casefold() not in first, hashing.digest(str(seed), text, word))
-    )
-    return [word for word in different.values() if word in drawn[:most]]
-
-
-def _stands_apart(span: Span, others: Sequence[Span]) -> bool:
-    return all(span[1] <= start or end <= span[0] for start, end in others)
+    drawn = sorted(different.values(), key=lambda word: hashing.digest(str(seed), text, word))[:most]
+    return [word for word in different.values() if word in drawn]
 
 
 def _names(text: str) -> Iterator[Span]:
@@ -156,13 +141,12 @@ def _names(text: str) -> Iterator[Span]:
 
 
 class Expansion(NamedTuple):
-    """A text of a document; what its file does not say is None, and `answer` is ''."""
+    """A text of a document, the answer that it asks for, and how probable a model found it: told, and not read."""
 
     document: str
     text: str
-    log_probability: float | None
     answer: str = ""
-    score: float | None = None
+    log_probability: float | None = None
 
 
 def to_line(expansion: Expansion) -> str:
@@ -172,9 +156,6 @@ def to_line(expansion: Expansion) -> str:
         record["answer"] = expansion.answer
     if expansion.log_probability is not None:
         record["log_probability"] = round(expansion.log_probability, _DIGITS)
-    if expansion.score is not None:
-        # Nine digits give back the same float32: scores of a sure reranker differ in their last ones.
-        record["score"] = float(f"{expansion.score:.9g}")
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
@@ -188,16 +169,12 @@ def read(path: Path) -> Iterator[Expansion]:
         record = foreign_json.parse(line, at, _NEEDED)
         if isinstance(record, dict) and _LIST in record:
             id = scalars.of_value(record.get("id"), "id", at)
-            yield from (Expansion(id, text, None) for text in text_files.strings(record, _LIST, at))
+            yield from (Expansion(id, text) for text in text_files.strings(record, _LIST, at))
             continue
         if not isinstance(record, dict) or not {"_id", "text"} <= record.keys():
             raise UserError(f"{at}: not a text of a document; {_NEEDED}")
-        log, score = (
-            None if record.get(name) is None else scalars.score(record[name], name, at)
-            for name in ("log_probability", "score")
-        )
         text, answer = text_files.string(record, "text", at), text_files.string(record, "answer", at, default="")
-        yield Expansion(scalars.of_value(record["_id"], "_id", at), text, log, answer, score)
+        yield Expansion(scalars.of_value(record["_id"], "_id", at), text, answer)
 
 
 @labelled_format.register

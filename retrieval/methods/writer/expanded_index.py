@@ -17,7 +17,7 @@ class Doc2Query(Bm25Kind):
     """The index 'doc2query' (Nogueira et al. 2019): BM25 over title, text and written queries of each passage."""
 
     name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
-    options = (*Bm25Kind.options, "index.expansions", "index.expansions_share")
+    options = (*Bm25Kind.options, "index.expansions")
 
     def inputs(self, options: Options) -> Sequence[Path]:
         named = options["index.expansions"]
@@ -34,41 +34,9 @@ class Doc2Query(Bm25Kind):
         value = options["index.expansions"]
         path = passage_files.path_of(value, contents.name) if value else contents.generated
         if path is None:
-            raise UserError(
-                "doc2query: no queries were written for these texts; name a file in config.index.expansions"
-            )
-        lowest, left_out = _threshold(path, options["index.expansions_share"])
-        lines = (
-            (line.document, line.text)
-            for line in read(path)
-            if lowest is None or (line.score is not None and line.score >= lowest)
-        )
+            raise UserError("doc2query: no queries were written of these texts; name a file in config.index.expansions")
+        lines = ((line.document, line.text) for line in read(path))
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:MOST]]) for passage in contents.passages())
-        document = f"title + text + up to {MOST} written queries ({counts}{left_out})"
+        document = f"title + text + up to {MOST} written queries ({counts})"
         return Bm25Index.build(texts, document, *self.parameters(options), words_of(contents, options))
-
-
-def _threshold(path: Path, share: float) -> tuple[float | None, str]:
-    """The lowest score of the queries that are used, None where all are; and what is left out, in words.
-
-    Doc2Query-- (Gospodinov et al. 2023) leaves out the queries of low scores.
-
-    Raises:
-      UserError: a query has no score.
-    """
-    if share == 1:
-        return None, ""
-    scores = []
-    for line in read(path):
-        if line.score is None:
-            raise UserError(
-                f"{path}: config.index.expansions_share={share} goes by scores, and a query of '{line.document}' has "
-                "none: write them with config.generate.reranker, or set config.index.expansions_share=1"
-            )
-        scores.append(line.score)
-    if not scores:
-        return None, ""
-    lowest = sorted(scores, reverse=True)[max(1, round(share * len(scores))) - 1]
-    used = sum(score >= lowest for score in scores)
-    return lowest, f", {len(scores) - used:,} of {len(scores):,} queries left out by their scores"

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.common.runtime.filler import FILLER
 from retrieval.models.dropout import dropout, split
@@ -46,6 +45,10 @@ class WriterConfig:
 # Of tokens, by a layer's attention: [R, N, D, M] of a source.
 KeysValues = tuple[jax.Array, jax.Array]
 
+ArrayAndCache = tuple[jax.Array, jax.Array]
+
+_put = jax.lax.dynamic_update_index_in_dim
+
 
 class Source(NamedTuple):
     """A source as the decoder sees it.
@@ -61,18 +64,10 @@ class Source(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What writing token by token computes once: the source, and its keys and values in every layer."""
+    """What writing token by token computes once: the source, and its keys and values (2) in every layer."""
 
     source: Source
-    keys_RKNDM: jax.Array
-    values_RKNDM: jax.Array
-
-
-class Cache(NamedTuple):
-    """Keys and values of the tokens that were written, in every layer; zeros behind them."""
-
-    keys_RWKNDT: jax.Array
-    values_RWKNDT: jax.Array
+    read_RK2NDM: jax.Array
 
 
 class EncoderDecoder(nnx.Module):
@@ -95,11 +90,7 @@ class EncoderDecoder(nnx.Module):
         Args:
           source: one text per row.
           ids_RL: the text so far, from its start token on. No logit depends on what follows its token.
-
-        Raises:
-          UserError: a source or a text is longer than the model has positions for.
         """
-        self._check_length(ids_RL.shape[1])
         encoder_key, decoder_key = split(dropout_key, 2)
         read, keys = self._read(source, encoder_key), split(decoder_key, self.config.num_layers + 1)
         place_L = jnp.arange(ids_RL.shape[1], dtype=ids_RL.dtype)
@@ -115,26 +106,21 @@ class EncoderDecoder(nnx.Module):
         """What `step` needs of the sources; without dropout."""
         read = self._read(source, None)
         heads = self.config.kv_heads, self.config.head_size
-        zeros = _zeros(read.states_RMH, self.config.num_layers, *heads, read.ids_RM.shape[1])
+        zeros_RK2NDM = _zeros(read.states_RMH, self.config.num_layers, 2, *heads, read.ids_RM.shape[1])
 
-        def call(layer: DecoderLayer, all_layers: KeysValues, number: jax.Array, _: None) -> KeysValues:
-            keys, values = layer.source_attention.keys_and_values(read.states_RMH)
-            return _put(all_layers[0], keys, number, axis=1), _put(all_layers[1], values, number, axis=1)
+        def call(layer: DecoderLayer, all_layers: jax.Array, number: jax.Array, _: None) -> jax.Array:
+            both = jnp.stack(layer.source_attention.keys_and_values(read.states_RMH), axis=1)
+            return _put(all_layers, both, number, 1)
 
-        return Memory(read, *through_layers(self.layers, self.config, (zeros, zeros), self._no_keys, call))
+        return Memory(
+            read, through_layers(self.layers, self.config, zeros_RK2NDM, [None] * self.config.num_layers, call)
+        )
 
-    def empty_cache(self, memory: Memory, width: int, length: int) -> Cache:
-        """Room for `width` texts of each source, of `length` tokens.
+    def empty_cache(self, memory: Memory, width: int, length: int) -> jax.Array:
+        """Room for keys and values of `width` texts of each source, of `length` tokens: zeros [R, W, K, 2, N, D, T]."""
+        return _zeros(memory.read_RK2NDM, width, *memory.read_RK2NDM.shape[1:-1], length)
 
-        Raises:
-          UserError: the model has not so many positions.
-        """
-        self._check_length(length)
-        _, K, N, D, _ = memory.keys_RKNDM.shape
-        zeros = _zeros(memory.keys_RKNDM, width, K, N, D, length)
-        return Cache(zeros, zeros)
-
-    def step(self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: Cache) -> tuple[jax.Array, Cache]:
+    def step(self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: jax.Array) -> ArrayAndCache:
         """Logits of the token after these, float32 [R, W, V], as `__call__` gives them, and the cache with these in it.
 
         Args:
@@ -142,23 +128,16 @@ class EncoderDecoder(nnx.Module):
         """
         x_RWH = self._embed(ids_RW, jnp.zeros_like(ids_RW) + place)
 
-        def call(layer: DecoderLayer, carry: tuple, number: jax.Array, _: None) -> tuple[jax.Array, Cache]:
+        def call(layer: DecoderLayer, carry: ArrayAndCache, number: jax.Array, _: None) -> ArrayAndCache:
             x_RWH, cache = carry
-            read = _layer(memory.keys_RKNDM, number, axis=1), _layer(memory.values_RKNDM, number, axis=1)
-            past = _layer(cache.keys_RWKNDT, number, axis=2), _layer(cache.values_RWKNDT, number, axis=2)
-            x_RWH, (keys_RWNDT, values_RWNDT) = layer.step(x_RWH, place, past, read, memory.source)
-            cache = Cache(
-                _put(cache.keys_RWKNDT, keys_RWNDT, number, axis=2),
-                _put(cache.values_RWKNDT, values_RWNDT, number, axis=2),
-            )
-            return x_RWH, cache
+            read_R2NDM = jax.lax.dynamic_index_in_dim(memory.read_RK2NDM, number, 1, keepdims=False)
+            past_RW2NDT = jax.lax.dynamic_index_in_dim(cache, number, 2, keepdims=False)
+            read = read_R2NDM[:, 0], read_R2NDM[:, 1]
+            x_RWH, past_RW2NDT = layer.step(x_RWH, place, past_RW2NDT, read, memory.source)
+            return x_RWH, _put(cache, past_RW2NDT, number, 2)
 
-        x_RWH, cache = through_layers(self.layers, self.config, (x_RWH, cache), self._no_keys, call)
+        x_RWH, cache = through_layers(self.layers, self.config, (x_RWH, cache), [None] * self.config.num_layers, call)
         return self._predict(x_RWH, memory.source), cache
-
-    @property
-    def _no_keys(self) -> list[None]:
-        return [None] * self.config.num_layers
 
     def _read(self, source: Text, dropout_key: jax.Array | None) -> Source:
         states_RMH = self.encoder(source, dropout_key=dropout_key)
@@ -174,10 +153,6 @@ class EncoderDecoder(nnx.Module):
         hidden_RLH = self.norm(x_RLH).astype(self.config.dtype)
         logits_RLV = token_logits(hidden_RLH, self.encoder.token_embedding.embedding[...]) + self.bias[...]
         return self.pointer(hidden_RLH, logits_RLV, source) if self.writer.copy else logits_RLV
-
-    def _check_length(self, length: int) -> None:
-        if length > self.writer.max_length:
-            raise UserError(f"a text of {length} tokens, but the decoder has positions for {self.writer.max_length}")
 
 
 class DecoderLayer(nnx.Module):
@@ -207,25 +182,17 @@ class DecoderLayer(nnx.Module):
         return self._rest(x_RLH, read, source, keys)
 
     def step(
-        self, x_RWH: jax.Array, place: jax.Array, past: KeysValues, read: KeysValues, source: Source
-    ) -> tuple[jax.Array, KeysValues]:
-        """One token of each text.
-
-        Args:
-          past: of the texts, [R, W, N, D, T].
-
-        Returns:
-          Hidden states [R, W, H], and `past` with this token.
-        """
-        R, W, N, D, T = past[0].shape
+        self, x_RWH: jax.Array, place: jax.Array, past_RW2NDT: jax.Array, read: KeysValues, source: Source
+    ) -> tuple[jax.Array, jax.Array]:
+        """One token of each text: hidden states [R, W, H], and the keys and values of the past with this token."""
+        R, W, *_, T = past_RW2NDT.shape
         y_B1H = reshape_rows(self._normed(self.attention_norm, x_RWH), R * W, 1, -1)
-        keys_BND1, values_BND1 = self.attention.keys_and_values(y_B1H)
-        keys_BNDT = _put(reshape_rows(past[0], R * W, N, D, T), keys_BND1[..., 0], place, axis=3)
-        values_BNDT = _put(reshape_rows(past[1], R * W, N, D, T), values_BND1[..., 0], place, axis=3)
+        new_B2ND = jnp.stack(self.attention.keys_and_values(y_B1H), axis=1)[..., 0]
+        past_B2NDT = _put(reshape_rows(past_RW2NDT, R * W, *past_RW2NDT.shape[2:]), new_B2ND, place, 4)
         mask_111T = (jnp.arange(T) <= place)[None, None, None]
-        y_B1H = self.attention.attend(y_B1H, keys_BNDT, values_BNDT, mask_111T, None)
+        y_B1H = self.attention.attend(y_B1H, past_B2NDT[:, 0], past_B2NDT[:, 1], mask_111T, None)
         x_RWH = self._rest(x_RWH + reshape_rows(y_B1H, R, W, -1), read, source, [None] * 3)
-        return x_RWH, (reshape_rows(keys_BNDT, R, W, N, D, T), reshape_rows(values_BNDT, R, W, N, D, T))
+        return x_RWH, reshape_rows(past_B2NDT, *past_RW2NDT.shape)
 
     def _rest(self, x_RLH: jax.Array, read: KeysValues, source: Source, keys: list) -> jax.Array:
         """What follows the attention to the text so far. Tokens of a text and texts of a source are alike here."""
@@ -270,7 +237,8 @@ class Pointer(nnx.Module):
         more_RLM = jnp.logaddexp(only_written_RLM, log_copied_RLM) - only_written_RLM
         # A token that stands at several places gets a part at each of them.
         parts_RLM = jnp.where(is_copied_RLM, more_RLM / alike_RMM.sum(axis=1)[:, None], 0)
-        return _add_at(written_RLV, source.ids_RM, parts_RLM)
+        add = jax.vmap(lambda x_LV, ids_M, parts_LM: x_LV.at[:, ids_M].add(parts_LM))
+        return add(written_RLV, source.ids_RM, parts_RLM)
 
 
 def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -281,20 +249,7 @@ def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return ids_RL[:, :-1], ids_RL[:, 1:], (ids_RL[:, 1:] != FILLER).astype(jnp.float32)
 
 
-def _add_at(x_RLV: jax.Array, ids_RM: jax.Array, parts_RLM: jax.Array) -> jax.Array:
-    """Adds parts to the tokens of each row."""
-    return jax.vmap(lambda x_LV, ids_M, parts_LM: x_LV.at[:, ids_M].add(parts_LM))(x_RLV, ids_RM, parts_RLM)
-
-
 def _zeros(like: jax.Array, *shape: int) -> jax.Array:
     """Zeros [R, *shape], whose rows are over the same devices as those of `like`."""
     zero_R = jnp.zeros_like(like.reshape(len(like), -1)[:, 0])
     return zero_R.reshape(-1, *[1] * len(shape)) + jnp.zeros(shape, like.dtype)
-
-
-def _layer(x: jax.Array, number: jax.Array, axis: int) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(x, number, axis, keepdims=False)
-
-
-def _put(x: jax.Array, new: jax.Array, number: jax.Array, axis: int) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(x, new, number, axis)

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
@@ -83,9 +84,7 @@ class Seq2SeqRecipe(Recipe):
         """Sources are as long as documents, targets as queries."""
         return {"source": self.config.data.document_length, "target": self.config.data.query_length}
 
-    def validation(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
-    ) -> Callable[[Any], dict[str, float]]:
+    def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """How probable the held-out queries are, given their passages; B pairs of a batch, L tokens of a query."""
         self.check_validation()
         pairs, bound = held_out(run, vocabulary), bind(abstract_model(run.config, len(vocabulary)))

@@ -1,16 +1,11 @@
-"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one.
-
-A reader may have to find the answer again (round-trip consistency, Alberti et al. 2019), a reader without questions may
-propose the answers, and a reranker may score what is written (Doc2Query--, Gospodinov et al. 2023).
-"""
+"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
 
 import functools
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,20 +24,13 @@ from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking import passage_lines, ranked_lists
 from retrieval.runs.ranking.collection import GENERATED, collections, of_pairs
 from retrieval.runs.ranking.passage_lines import Lines
-from retrieval.runs.weights.trained_model import TRAINED, PairScorer, SpanFinder, TrainedKind, check_kind, open_trained
-
-# Fields of `config.generate` that name trained models, each of the kind of that name.
-HELPERS = ("reader", "proposer", "reranker")
-_PROPOSED = 20  # answers that are proposed of a passage: many of them overlap
+from retrieval.runs.weights.trained_model import check_kind, open_trained
 
 # What is counted of the texts that were written, and of questions beside these.
-_QUERIES = ("texts", "kept", "left out: empty", "left out: the passage has the same", "kept, but cut for want of room")
-_QUESTIONS = (
-    *("answers proposed", "passages left out: too few words"),
-    *("left out: the question has the answer", "left out: the reader finds another answer"),
-)
-WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = _QUERIES
-PROPOSED, SHORT, TOLD, LOST = _QUESTIONS
+WRITTEN, KEPT, EMPTY = "texts", "kept", "left out: empty"
+DUPLICATES, CUT = "left out: the passage has the same", "kept, but cut for want of room"
+PROPOSED, SHORT = "answers proposed", "passages left out: too few words"
+TOLD = "left out: the question has the answer"
 
 _CONFIG = "config.json"
 _TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
@@ -75,18 +63,15 @@ def generate(run: Run) -> dict[str, Any]:
         trained = open_trained(run)
         return Writer(*trained, decoding._replace(tokens=trained.config.data.query_length - 1))
 
-    @functools.cache
-    def helper(name: str) -> Any:
-        return TRAINED[name].open(run, fields[name], f"config.generate.{name}") if fields[name] else None
-
     def make(passages: Sequence[Candidate]) -> Lines:
-        counts: Counter[str] = Counter(dict.fromkeys((*_QUERIES, *(_QUESTIONS if fields.answers else ())), 0))
+        names = (WRITTEN, KEPT, EMPTY, DUPLICATES, CUT, *((PROPOSED, SHORT, TOLD) if fields.answers else ()))
+        counts = Counter(dict.fromkeys(names, 0))
         if fields.answers:
-            drafts = questions(passages, writer().write, fields, config.seed, counts, helper("proposer"))
+            drafts = questions(passages, writer().write, fields, config.seed, counts)
         else:
             drafts = [Draft(each, text) for each, texts in zip(passages, writer().write(passages)) for text in texts]
         counts[passage_lines.LONG] = writer().cut(passages)
-        return Lines(lines_of(kept(drafts, counts, helper("reader")), helper("reranker")), counts)
+        return Lines(lines_of(kept(drafts, counts)), counts)
 
     known = {item.name: item for item in collections(run)}
     for name in fields.collections:
@@ -97,33 +82,22 @@ def generate(run: Run) -> dict[str, Any]:
 
 
 def questions(
-    passages: Sequence[Candidate],
-    write: Write,
-    fields: ConfigDict,
-    seed: int,
-    counts: Counter,
-    proposer: SpanFinder | None = None,
+    passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int, counts: Counter
 ) -> list[Draft]:
     """The questions that are written, each of an answer and its passage, but of passages of few words."""
     long = [passage for passage in passages if len(passage.text.split()) >= _WORDS]
-    spans = MAKERS[fields.answers]([passage.text for passage in long])
-    best = proposer.spans([""] * len(long), long, _PROPOSED) if proposer else itertools.repeat(())
     answers = [
         (passage, answer)
-        for passage, of_text, first in zip(long, spans, best)
-        for answer in chosen(passage.text, of_text, fields.queries, seed, first)
+        for passage, spans in zip(long, MAKERS[fields.answers]([passage.text for passage in long]))
+        for answer in chosen(passage.text, spans, fields.queries, seed)
     ]
     counts[SHORT], counts[PROPOSED] = len(passages) - len(long), len(answers)
     sources = [Candidate(f"{passage.id}\0{answer}", answer, passage.text) for passage, answer in answers]
     return [Draft(passage, text, answer) for (passage, answer), (text, *_) in zip(answers, write(sources))]
 
 
-def kept(drafts: Sequence[Draft], counts: Counter, reader: SpanFinder | None = None) -> list[Draft]:
-    """The texts that are kept: not empty, not there twice, and of questions those without their answer in them.
-
-    Args:
-      reader: has to find the answer of a question again; None: nobody has to.
-    """
+def kept(drafts: Sequence[Draft], counts: Counter) -> list[Draft]:
+    """The texts that are kept: not empty, not there twice, and of questions those without their answer in them."""
     different: dict[tuple[str, str], Draft] = {}
     for draft in drafts:
         text = normalised(draft.written.text) if draft.answer else draft.written.text
@@ -133,24 +107,13 @@ def kept(drafts: Sequence[Draft], counts: Counter, reader: SpanFinder | None = N
         else:
             different[key] = draft
     left = list(different.values())
-    if reader and left:
-        best = reader.spans([draft.written.text for draft in left], [draft.passage for draft in left], 1)
-        answers = [draft.passage.text[slice(*spans[0])] if spans else "" for draft, spans in zip(left, best)]
-        right = [draft for draft, answer in zip(left, answers) if normalised(answer) == normalised(draft.answer)]
-        counts[LOST], left = len(left) - len(right), right
     counts[WRITTEN], counts[KEPT], counts[CUT] = len(drafts), len(left), sum(draft.written.is_cut for draft in left)
     return left
 
 
-def lines_of(drafts: Sequence[Draft], reranker: PairScorer | None = None) -> list[str]:
-    """A line for each text, with the reranker's score of text and passage."""
-    scores: Iterable[float | None] = itertools.repeat(None)
-    if reranker:
-        scores = reranker.scores([draft.written.text for draft in drafts], [draft.passage for draft in drafts]).tolist()
-    return [
-        to_line(Expansion(passage.id, written.text, written.log_probability, answer, score))
-        for (passage, written, answer), score in zip(drafts, scores)
-    ]
+def lines_of(drafts: Sequence[Draft]) -> list[str]:
+    """A line for each text."""
+    return [to_line(Expansion(of.id, written.text, answer, written.log_probability)) for of, written, answer in drafts]
 
 
 class PublishedWriter:
@@ -166,7 +129,7 @@ class PublishedWriter:
           UserError: as `check_published`, or transformers cannot load the folder.
         """
         positions = check_published(folder)
-        self._decoding = decoding._replace(tokens=min(decoding.tokens, positions))
+        self._decoding, self._length = decoding._replace(tokens=min(decoding.tokens, positions)), min(length, positions)
         try:
             self._torch, transformers = map(importlib.import_module, _PACKAGES)
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -174,7 +137,6 @@ class PublishedWriter:
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             why = first_line(error)
             raise UserError(f"{folder}: transformers cannot load it ({why}); an encoder-decoder is needed") from error
-        self._length = min(length, positions)
 
     def cut(self, passages: Sequence[Candidate]) -> int:
         """As `Writer.cut`."""
@@ -187,29 +149,18 @@ class PublishedWriter:
 
     def _write(self, passage: Candidate) -> list[WrittenText]:
         decoding = self._decoding
-        options: dict[str, Any] = dict(max_new_tokens=decoding.tokens, do_sample=False, num_beams=1)
-        if decoding.way == SAMPLE:
-            options |= dict(do_sample=True, top_k=TOP_K, top_p=1.0, temperature=1.0)
-        if decoding.way == BEAM:
-            options |= dict(num_beams=decoding.beams, length_penalty=0.0)
+        options: dict[str, Any] = {
+            GREEDY: dict(do_sample=False, num_beams=1),
+            SAMPLE: dict(do_sample=True, num_beams=1, top_k=TOP_K, top_p=1.0, temperature=1.0),
+            BEAM: dict(do_sample=False, num_beams=decoding.beams, length_penalty=0.0),
+        }[decoding.way]
+        options |= dict(max_new_tokens=decoding.tokens, num_return_sequences=decoding.texts)
         source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
         source = {name: source[name] for name in ("input_ids", "attention_mask")}
         self._torch.manual_seed(hashing.number(str(decoding.seed), passage.id) >> 1)
-        ids_WT = self._model.generate(**source, **options, num_return_sequences=decoding.texts)
-        return [
-            WrittenText(self._tokenizer.decode(ids_T, skip_special_tokens=True).strip(), *self._judged(source, ids_T))
-            for ids_T in ids_WT
-        ]
-
-    def _judged(self, source: dict[str, Any], ids_T: Any) -> tuple[float, bool]:
-        """The log-probability of a text by the model's own distribution, and whether it was cut."""
-        written_T = ids_T[1:]  # behind the start token
-        ends = (written_T == self._model.config.eos_token_id).nonzero()
-        if len(ends):
-            written_T = written_T[: int(ends[0]) + 1]
-        logits_TV = self._model(**source, decoder_input_ids=ids_T[None, : len(written_T)]).logits[0]
-        log_TV = self._torch.log_softmax(logits_TV.float(), dim=-1)
-        return float(log_TV.gather(1, written_T[:, None]).sum()), not len(ends)
+        ids_WT, end = self._model.generate(**source, **options)[:, 1:].tolist(), self._model.config.eos_token_id
+        texts = self._tokenizer.batch_decode(ids_WT, skip_special_tokens=True)
+        return [WrittenText(text.strip(), None, end not in ids_T) for text, ids_T in zip(texts, ids_WT)]
 
 
 def check_published(folder: Path) -> int:
@@ -220,14 +171,11 @@ def check_published(folder: Path) -> int:
     """
     path = folder / _CONFIG
     config = files.read_json(path) if path.is_file() else {}
-    if not isinstance(config, dict) or not config.get("is_encoder_decoder"):
+    has_tokeniser = any((folder / name).is_file() for name in _TOKENISERS)
+    if not (isinstance(config, dict) and config.get("is_encoder_decoder") and has_tokeniser):
         raise UserError(
-            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder; a folder of a T5 or BART is needed, "
-            f"as transformers saves it{hub_hint(str(folder))}"
-        )
-    if not any((folder / name).is_file() for name in _TOKENISERS):
-        raise UserError(
-            f"config.generate.model={folder}: no tokeniser there; put one of {', '.join(_TOKENISERS)} there"
+            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder, or no tokeniser beside it; a "
+            f"folder of a T5 or BART is needed, as transformers saves it{hub_hint(str(folder))}"
         )
     for name in _PACKAGES:
         if not importlib.util.find_spec(name):  # to import them takes seconds
@@ -240,27 +188,10 @@ def _source(passage: Candidate) -> str:
     return f"{passage.title} {passage.text}".strip()
 
 
-def _helpers(run: Run) -> list[tuple[TrainedKind, str, str]]:
-    """The kinds of models that help, with the values of their fields and these."""
-    return [(TRAINED[name], run.config.generate[name], f"config.generate.{name}") for name in HELPERS]
-
-
 def check_settings(generate: ConfigDict) -> None:
-    """Checks how queries are to be written, by the group `generate` of the config.
-
-    Raises:
-      UserError: the settings do not fit each other.
-    """
+    """Checks how queries are to be written, by the group `generate` of the config."""
     if generate.way == GREEDY and generate.queries > 1 and not generate.answers:
-        raise UserError(
-            f"config.generate.queries={generate.queries}, and {GREEDY} gives 1: ask for 1, or take {SAMPLE}"
-        )
-    for field in ("reader", "proposer"):
-        if (value := generate[field]) and not generate.answers:
-            raise UserError(
-                f"config.generate.{field}={value} is for answers: set config.generate.answers, such as rules, "
-                f"or config.generate.{field}=''"
-            )
+        raise UserError(f"config.generate.queries={generate.queries}, and {GREEDY} gives 1: set 1, or way={SAMPLE}")
 
 
 def check(run: Run) -> None:
@@ -268,9 +199,6 @@ def check(run: Run) -> None:
     fields = run.config.generate
     if fields.answers:
         MAKERS[fields.answers]([])
-    for kind, value, field in _helpers(run):
-        if value:
-            kind.check(run, value, field)
     if fields.model:
         check_published(hub.path(fields.model))
         return
@@ -278,25 +206,15 @@ def check(run: Run) -> None:
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
     trained = run.owner("train").config
     for name in ("query_length", "document_length"):
-        if run.config.data[name] != trained.data[name]:
-            raise UserError(
-                f"config.data.{name}={run.config.data[name]}: the model of {run.owner('train').display_path} has "
-                f"{trained.data[name]}, as in training; set that"
-            )
-
-
-def fetch(run: Run) -> None:
-    """Copies down the models that help, where these are on a store."""
-    for kind, value, field in _helpers(run):
-        kind.fetch(run, value, field)
+        if (length := run.config.data[name]) != trained.data[name]:
+            raise UserError(f"config.data.{name}={length}: the model was trained with {trained.data[name]}; set that")
 
 
 def inputs(run: Run) -> Sequence[Path]:
-    """The files of the published model, without one those of the vocabulary; and those of the models that help."""
-    fields = run.config.generate
-    folder = hub.path(fields.model) if fields.model else None
-    own = sorted(path for path in folder.glob("*") if path.is_file()) if folder else run.vocabulary_inputs()
-    return [*own, *(path for kind, value, field in _helpers(run) for path in kind.inputs(run, value, field))]
+    """The files of the published model, without one those of the vocabulary."""
+    if model := run.config.generate.model:
+        return sorted(path for path in hub.path(model).glob("*") if path.is_file())
+    return run.vocabulary_inputs()
 
 
 STAGES.register(
@@ -307,12 +225,10 @@ STAGES.register(
         check=(check, devices.check),
         fields=(
             *("seed", "generate", "encode.corpus", "encode.shard_size"),
-            *("data.query_length", "data.document_length", "rerank.length", "model.dtype"),
+            *("data.query_length", "data.document_length", "model.dtype"),
         ),
-        also_reads=("encode.batch_tokens",),
         reads=lambda config: ("prepare", "sets", *of_pairs(config), *ranked_lists.train_unless(config.generate.model)),
         files=inputs,
-        fetch=fetch,
         writes=(GENERATED,),
         on_every_host=True,
     ),

@@ -36,16 +36,7 @@ _HEADS = {
 }
 
 # Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.
-_OLD_NAMES = {
-    r"^(bert|roberta|distilbert)\.": "",
-    # Google's, once "/" is ".", and those of the first ports
-    r"\.layer_(\d+)\.": r".layer.\1.",
-    r"\.(gamma|kernel)$": ".weight",
-    r"\.beta$": ".bias",
-    r"(^embeddings\.\w+_embeddings)$": r"\1.weight",
-    r"^cls\.predictions\.output_bias$": "cls.predictions.bias",
-    r"^cls\.seq_relationship\.output_(weight|bias)s?$": r"cls.seq_relationship.\1",
-}
+_OLD_NAMES = {r"^(bert|roberta|distilbert)\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}
 _ROBERTA_NAMES = {
     r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
     r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",

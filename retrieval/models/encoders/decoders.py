@@ -56,7 +56,7 @@ GEMMA3 = LLAMA.replaced(
     reach=4095,
     global_every=6,
 )
-_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
+_PATTERN = "sliding_window_pattern"
 _BOTH_WAYS = "use_bidirectional_attention"
 _WINDOW, _SCALE = "sliding_window", "query_pre_attn_scalar"
 
@@ -80,14 +80,9 @@ def _write(config: TransformerConfig, has_window: bool) -> dict[str, Any]:
 def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     window, causal = settings.whole(_WINDOW, 4096, least=2), not settings.get(_BOTH_WAYS, False)
     if not causal and window % 2:
-        _log.warning(
-            "%s: sliding_window is %d. An odd one may have been halved by a version of transformers that saved it: "
-            "EmbeddingGemma's is 512",
-            settings.path,
-            window,
-        )
-    patterns = [settings.whole(key) for key in _PATTERNS if key in settings]
-    every = rotary.agreed(settings, " and ".join(_PATTERNS), patterns, 6)
+        halved = "An odd one may have been halved by transformers when it was saved: EmbeddingGemma's is 512"
+        _log.warning("%s: sliding_window is %d. %s", settings.path, window, halved)
+    every = settings.whole(_PATTERN, settings.get(f"_{_PATTERN}", 6))
     return {
         "score_size": settings.whole(_SCALE, 256),
         "causal": causal,
@@ -159,7 +154,7 @@ FAMILIES.register(
         defaults=dict(head_size=256),
         written={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
         keys={
-            **dict.fromkeys([*_PATTERNS, _SCALE, _WINDOW, LAYERS], ANY),
+            **dict.fromkeys([_PATTERN, f"_{_PATTERN}", _SCALE, _WINDOW, LAYERS], ANY),
             _BOTH_WAYS: (True, False),
             "attn_logit_softcapping": (),  # null, or it is refused
         },

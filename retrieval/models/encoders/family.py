@@ -18,7 +18,7 @@ from retrieval.models.architecture import Architecture
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer_config import TransformerConfig
 
-CONFIGS = ("config.json", "bert_config.json")
+CONFIG = "config.json"
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis
 
 # Our names of the sizes of a `TransformerConfig` -> what most configs call them.
@@ -179,7 +179,6 @@ class Family:
 
     def name(self, tensor: str) -> str:
         """The name that `modules` has for a tensor of a folder."""
-        tensor = tensor.replace("/", ".")
         for theirs, ours in self.names.items():
             tensor = re.sub(theirs, ours, tensor)
         return tensor
@@ -203,19 +202,29 @@ class Family:
             ours: settings.whole(key, self.defaults.get(ours), least=0 if ours in TYPES else 1)
             for ours, key in self.sizes.items()
         }
-        switches = self._heads(settings, sizes)
+        usual = {
+            "kv_heads": sizes["num_heads"],
+            "head_size": sizes["hidden_size"] // sizes["num_heads"],
+            **self.defaults,
+        }
+        switches: dict[str, Any] = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
         if self.skipped_positions and sizes["max_length"] <= self.skipped_positions:
             raise settings.error(f"{self.sizes['max_length']} leaves no position for a text; copy the file again")
         types = sizes.pop("type_vocab_size", 1)
         switches |= {"token_types": False} if types == 0 else {}
         switches |= self.angles.read(settings) if self.angles else {}
-        return {
+        fields = {
             **sizes,
             "max_length": sizes.get("max_length", MOST) - self.skipped_positions,  # T5's bias ends nowhere
             "type_vocab_size": max(types, 1),
             "layer_norm_epsilon": settings.positive(*self.epsilon, below=1),
             "architecture": self.architecture.replaced(**switches | self.read(settings, sizes)),
         }
+        try:
+            TransformerConfig(**fields)
+        except UserError as error:
+            raise settings.error(str(error)) from error
+        return fields
 
     def config(self, config: TransformerConfig) -> dict[str, Any]:
         """The `config.json` of an encoder."""
@@ -243,31 +252,16 @@ class Family:
             raise UserError(f"{path}: {both[0]} stands beside {own[0]}, and which names count? Copy it again")
         return self.spellings if own else {}
 
-    def _heads(self, settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The switches of the heads: their number divides the hidden size, unless they have a size of their own."""
-        heads, hidden = sizes["num_heads"], sizes["hidden_size"]
-        usual = {"kv_heads": heads, "head_size": hidden // heads, **self.defaults}
-        switches = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
-        size = self.head_sizes.get("head_size", "")
-        if size not in settings and "head_size" not in self.defaults and hidden % heads:
-            raise settings.error(f"{settings.key(self.sizes['num_heads'])} is {heads}, which does not divide {hidden}")
-        if heads % (shared := switches.get("kv_heads", heads)):
-            raise settings.error(f"{self.head_sizes['kv_heads']} is {shared}, which does not divide {heads}")
-        if self.angles and (odd := switches.get("head_size", hidden // heads)) % 2:
-            raise settings.error(f"{size or 'the size of heads'} is {odd}, and rotary positions need an even number")
-        return switches
-
 
 FAMILIES: Table[Family] = Table("encoder family", "retrieval.models.encoders", "family")
 
 
 def config_of(folder: Path) -> Path:
     """The config of a folder of weights, or of what an adapter stands on; one has to be there."""
-    place = model_folder.base_of(folder) or folder
-    for name in CONFIGS:
-        if (place / name).is_file():
-            return place / name
-    raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of an encoder's weights has")
+    path = (model_folder.base_of(folder) or folder) / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder}: no {CONFIG}, which a folder of an encoder's weights has")
+    return path
 
 
 def is_encoder(folder: Path) -> bool:
@@ -288,20 +282,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
       UserError: a part of it is not understood, or missing, or no size.
     """
     record = files.read_json(path)
-    name = record.get("model_type", _usual_family(path, record)) if isinstance(record, dict) else "bert"
+    name = record.get("model_type") if isinstance(record, dict) else None
     if not isinstance(name, str) or name not in FAMILIES:
         raise UserError(f"{path}: model_type is {shown(name)}; one of {', '.join(FAMILIES)} is needed")
-    family = FAMILIES[name]
-    return name, family.fields(path, known_keys.read(path, {"model_type": (name,), **family.known}))
-
-
-def _usual_family(path: Path, record: Mapping[str, Any]) -> str | None:
-    """The family of a config without a `model_type`, as old ones of BERT are: that of its class, or a plain BERT."""
-    if path.name != CONFIGS[0]:
-        return "bert"
-    if classes := record.get("architectures"):
-        name = str(classes[0] if isinstance(classes, list) else classes).lower()
-        known = [family for family in FAMILIES if name.startswith(re.sub("[-_]", "", family))]
-        return max(known, key=len, default=None if name.endswith("model") else "bert")
-    # RoBERTa's configs have these values, and count positions otherwise.
-    return None if record.get("pad_token_id", 0) or record.get("type_vocab_size") == 1 else "bert"
+    return name, FAMILIES[name].fields(path, known_keys.read(path, {"model_type": (name,), **FAMILIES[name].known}))

@@ -6,12 +6,11 @@ trained on: with longer ones its authors change the angles. GTE 1.5 (Zhang et al
 'new' on the hub, where its angles are scaled in a way of its own, and 'gte' in transformers 5.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from retrieval.models.architecture import MATRICES, Architecture
-from retrieval.models.encoders import decoders, rotary
+from retrieval.models.encoders import rotary
 from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings, of_layers
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY, shown
@@ -79,9 +78,12 @@ FAMILIES.register(
         rates=dict(attention_rate="attention_dropout"),
         written={"norm_bias": False, "attention_bias": False, "mlp_bias": False, "hidden_activation": "gelu"},
         # A rope_scaling would be of all layers, which no published one has.
-        keys={**dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY), "rope_scaling": ()},
-        # Of published files, which have rotary positions and no such norm; the last is read by `check_head`.
-        ignored="position_embedding_type layer_norm_eps classifier_activation",
+        keys={
+            **dict.fromkeys([_WINDOW, _EVERY, LAYERS], ANY),
+            "rope_scaling": (),
+            "classifier_activation": ("gelu",),  # of its heads
+        },
+        ignored="position_embedding_type layer_norm_eps",  # of published files; it has neither
         angles=Angles({"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
         read=_read_modern,
         write=_write_modern,
@@ -90,26 +92,6 @@ FAMILIES.register(
         prefix="model.",
     ),
 )
-
-# The names that NomicBERT and GTE have in transformers while it computes.
-_COMPUTING = {
-    **{ours: its for ours, its in decoders.MODULES.items() if "self_attn" in its or "mlp." in its},
-    "embedding_norm": "embeddings.LayerNorm",
-    "layers/attention_norm": "layers.{}.post_attention_layernorm",
-    "layers/mlp_norm": "layers.{}.post_mlp_layernorm",
-}
-
-
-def _renamed(modules: Mapping[str, str]) -> dict[str, str]:
-    """Those names (regular expressions) -> the names of a family's modules, with the part that they are of."""
-    names = {}
-    for ours, theirs in _COMPUTING.items():
-        if ours in modules:
-            module, hash_sign, part = modules[ours].partition("#")
-            name = re.escape(theirs).replace(r"\{\}", r"(?P<layer>\d+)")
-            names[rf"^{name}\.(?P<leaf>\w+)$"] = module.format(r"\g<layer>") + rf".\g<leaf>{hash_sign}{part}"
-    return names
-
 
 _NOMIC = {
     "token_embedding": "embeddings.word_embeddings",
@@ -167,7 +149,7 @@ FAMILIES.register(
         """,
         angles=Angles({"rope_theta": 1000.0}, older=False),
         heads={"cls.": "lm", "lm_head.": "lm", "pooler.": "pooler", "classifier.": "classifier"},
-        names={r"^(nomic_)?bert\.": "", **_renamed(_NOMIC)},
+        names={r"^(nomic_)?bert\.": ""},
         prefix="nomic_bert.",
     ),
 )
@@ -223,7 +205,7 @@ def _gte(**own: Any) -> Family:
         # How it is computed, or an attention that is off.
         ignored="logn_attention_clip1 unpad_inputs use_memory_efficient_attention auto_map",
         heads={"lm_head.": "mlm", "pooler.": "pooler", "classifier.": "classifier"},
-        names={r"^(new|gte)\.": "", r"^lm_head\.layer_norm\.": "lm_head.norm.", **_renamed(_GTE)},
+        names={r"^(new|gte)\.": "", r"^lm_head\.layer_norm\.": "lm_head.norm."},
         prefix="new.",
         **own,
     )

@@ -1,6 +1,6 @@
 """What a run trains on: the tasks of its config, and batches of their examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +33,6 @@ class Source(NamedTuple):
     name: str
     number: int
 
-    @property
-    def label(self) -> str:
-        """What the names of its tasks end in."""
-        return f"_{self.name}"
-
 
 def register_tasks(
     run: Run,
@@ -57,34 +52,38 @@ def register_tasks(
       positives: whether an example has the ids of its query's known positives, as many as the lengths say.
       source: of the labelled pairs, where there are several.
     """
-    config, stage = run.config, recipe_of(run.config).examples_of
-    drawn_rates: Mapping[str, float] = rates or config.data.rates.to_dict()
-    before = Prefixes.of(config.data, vocabulary)
-    if not pairs and labelled(config):
-        _check_vocabulary(run, vocabulary, stage)
+    config, recipe = run.config, recipe_of(run.config)
+    data, stage = config.data, recipe.examples_of
+    drawn_rates: Mapping[str, float] = rates or data.rates.to_dict()
+    if not pairs and labelled(config):  # which may be of a base
+        written = (records.details(run, stage) or {}).get("vocabulary")
+        if written and written != vocabulary.fingerprint:
+            what = f"tokenised with another vocabulary than {run.vocabulary} has now"
+            raise UserError(f"{run.labelled(stage)}: {what}: make them anew with this one, with the stage '{stage}'")
     pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
     counted = files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}}
-    if task_kind.drawn(drawn_rates, labelled=False):
-        counted = counted if validation else holdout.statistics_at(counted, config.data.held_out)
+    if not validation and task_kind.drawn(drawn_rates, labelled=False):
+        counted = holdout.statistics_at(counted, data.held_out)
     stored = Stored(run.corpus, counted, pairs if (pairs / "stats.json").exists() else None)
-    recipe = recipe_of(config)
     vocabulary.require(recipe.label, *recipe.kind.needs)
     if stored.labelled:
-        check_stored(config, stored.labelled)
-    _check_guide(recipe, stored.labelled)
+        check_stored(config, pairs)
+        if guide_of(recipe) and not files.read_json(pairs / "stats.json").get("guide"):
+            what = f"made without the embeddings of config.train.guide={guide_of(recipe)}"
+            raise UserError(f"{pairs}: {what}: make these pairs again with it, with the stage 'pairs'")
     return seqio_tasks.register(
         stored,
         vocabulary,
         drawn_rates,
-        options=config.data,
-        shuffle_buffer=1 if is_in_order(pairs) else config.data.shuffle_buffer,
-        held_out=config.data.held_out,
+        options=data,
+        shuffle_buffer=1 if is_in_order(pairs) else data.shuffle_buffer,
+        held_out=data.held_out,
         validation=validation,
-        negatives=config.data.negatives,
+        negatives=data.negatives,
         optional=_lengths(recipe, int(positives), source is not None),
-        skip_empty=config.data.skip_empty,
-        prefixes=before,
-        label=source.label if source else "",
+        skip_empty=data.skip_empty,
+        prefixes=Prefixes.of(data, vocabulary),
+        label=f"_{source.name}" if source else "",
         source=source.number if source else 0,
     )
 
@@ -92,9 +91,8 @@ def register_tasks(
 def check_stored(config: ConfigDict, pairs: Path) -> None:
     """Checks that labelled examples that are written have the scores that the loss learns from, as `check_scores`."""
     written = files.read_json(pairs / "stats.json")
-    check_scores(
-        config, written.get("has teacher", False), written.get(task_kind.SCORED, False), pairs, written.get("scores")
-    )
+    has_scores, is_scored = written.get("has teacher", False), written.get(task_kind.SCORED, False)
+    check_scores(config, has_scores, is_scored, pairs, written.get("scores"))
 
 
 def check_scores(
@@ -107,44 +105,27 @@ def check_scores(
       is_scored: whether each is two texts and how alike they are.
       whose: the examples, for errors.
       extremes: the lowest and the highest score, where they are known.
-
-    Raises:
-      UserError: they have no scores, or nothing else, and the loss learns from what they lack; or scores are outside
-        what it takes.
     """
-    recipe, name = recipe_of(config), config.train.loss
+    recipe, loss = recipe_of(config), f"config.train.loss={config.train.loss}"
     if has_teacher(recipe) and not has_scores:
         raise UserError(
-            f"config.train.loss={name} learns from a teacher's scores, and the labelled pairs of {whose} have none: "
-            "name their column by config.pairs.fields=score=COLUMN, set config.pairs.teacher to a file of them, or put "
-            "the stage 'teacher' before 'pairs'"
+            f"{loss} learns from a teacher's scores, and the labelled pairs of {whose} have none: name their column by "
+            "config.pairs.fields=score=COLUMN, a file by config.pairs.teacher, or put 'teacher' before 'pairs'"
         )
     if is_scored and not (recipe.loss and recipe.loss.of_scored_pairs):
         fitting = ", ".join(sorted(other for other, loss in LOSSES.items() if loss.of_scored_pairs))
-        raise UserError(
-            f"{whose}: pairs of texts with a score, none of which is a right answer, and {recipe.label} learns from "
-            f"right answers with config.train.loss={name}: set it to one of {fitting}"
-        )
+        what = f"pairs of texts with a score, none of which is a right answer, and {loss} learns from right ones"
+        raise UserError(f"{whose}: {what}: set it to one of {fitting}")
     limits = recipe.loss.score_limits if recipe.loss else None
     if limits and extremes and not limits[0] <= extremes[0] <= extremes[1] <= limits[1]:
-        raise UserError(
-            f"{whose}: scores from {extremes[0]:g} to {extremes[1]:g}, and config.train.loss={name} takes them from "
-            f"{limits[0]:g} to {limits[1]:g}: divide them, or take a loss of their order, cosent"
-        )
+        what = "scores from {:g} to {:g}, and {} takes them from {:g} to {:g}".format(*extremes, loss, *limits)
+        raise UserError(f"{whose}: {what}: divide them, or take a loss of their order, cosent")
 
 
 def is_in_order(pairs: Path) -> bool:
     """Whether batches have the records of a folder of labelled pairs in their order."""
     path = pairs / "stats.json"
     return path.exists() and files.read_json(path).get(task_kind.IN_ORDER, False)
-
-
-def _check_guide(recipe: Recipe, labelled: Path | None) -> None:
-    if guide_of(recipe) and labelled and not files.read_json(labelled / "stats.json").get("guide"):
-        raise UserError(
-            f"{labelled}: made without the embeddings of config.train.guide={guide_of(recipe)}: make these pairs again "
-            "with it, with the stage 'pairs'"
-        )
 
 
 def known_positives(run: Run, pairs: Path | None = None) -> int:
@@ -161,29 +142,6 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     return most if most > 1 else 0
 
 
-def _check_vocabulary(run: Run, vocabulary: Vocabulary, stage: str) -> None:
-    """The labelled examples of a stage are tokenised with the run's vocabulary: they may be of a base."""
-    written = (records.details(run, stage) or {}).get("vocabulary")
-    if written and written != vocabulary.fingerprint:
-        raise UserError(
-            f"{run.labelled(stage)}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew "
-            f"with this one, with the stage '{stage}'"
-        )
-
-
-class NoBatches(Iterator[dict[str, jax.Array]]):
-    """In place of batches, where parameters are taken as they are: there are none, and no position in them."""
-
-    def __next__(self) -> dict[str, jax.Array]:
-        raise StopIteration
-
-    def save(self, folder: Path) -> None:
-        """Writes nothing."""
-
-    def restore(self, folder: Path) -> None:
-        """Reads nothing."""
-
-
 def make_batches(
     run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, pairs: Path | None = None, version: int = 0
 ) -> Batches:
@@ -192,11 +150,14 @@ def make_batches(
     Args:
       pairs: as `register_tasks` has it.
       version: of these pairs; each has an order of its own.
-
-    Raises:
-      UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
-    return opened(run, mesh, *drawn(run, vocabulary, pairs, version))
+    of, epoch = drawn(run, vocabulary, pairs, version)
+    stage, rows = recipe_of(run.config).examples_of, recipe_of(run.config).tables
+    paths = {name: (numbers, run.labelled(stage) / f"{numbers}.npy") for name, (numbers, _) in rows.items()}
+    again = f"--stage={stage} makes it"
+    tables = {name: (numbers, files.read_array(path, again, mapped=True)) for name, (numbers, path) in paths.items()}
+    lanes = {"": open_lanes(run, mesh, of)}
+    return Batches(lanes, sharding.batch_sharding(mesh), epoch=epoch, tables=tables)
 
 
 def open_lanes(run: Run, mesh: jax.sharding.Mesh, of: Drawn) -> list[Lane]:
@@ -204,48 +165,26 @@ def open_lanes(run: Run, mesh: jax.sharding.Mesh, of: Drawn) -> list[Lane]:
     return of.open_lanes(sharding.batch_sharding(mesh), recipe_of(run.config).packing())
 
 
-def opened(run: Run, mesh: jax.sharding.Mesh, of: Drawn, epoch: int) -> Batches:
-    """Batches of what `drawn` gives."""
-    recipe = recipe_of(run.config)
-    folder = run.labelled(recipe.examples_of)
-    tables = {
-        name: (
-            numbers,
-            files.read_array(folder / f"{numbers}.npy", f"--stage={recipe.examples_of} makes it", mapped=True),
-        )
-        for name, (numbers, _) in recipe.tables.items()
-    }
-    lanes = {"": open_lanes(run, mesh, of)}
-    return Batches(lanes, sharding.batch_sharding(mesh), epoch=epoch, tables=tables)
-
-
 def drawn(
-    run: Run,
-    vocabulary: Vocabulary,
-    pairs: Path | None = None,
-    version: int = 0,
-    source: Source | None = None,
-    least: int = 0,
+    run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: int = 0, source: Source | None = None
 ) -> tuple[Drawn, int]:
     """What is drawn, and the examples of an epoch; else as `make_batches`.
 
-    Args:
-      least: examples that there must be; 0: as many as a batch has rows.
+    Raises:
+      UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
     config, recipe = run.config, recipe_of(run.config)
-    positives = known_positives(run, pairs)
+    positives, batch_size = known_positives(run, pairs), config.train.batch_size
     task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0, source=source)
-    if (total := sum(examples.values())) < (least or config.train.batch_size):
-        raise UserError(
-            f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
-            "more data or a smaller batch is needed"
-        )
-    seqio_tasks.check_lanes(examples, config.data.lanes, source.label if source else "")
+    if (total := sum(examples.values())) < batch_size:
+        way = "more data or a smaller batch is needed"
+        raise UserError(f"the data gives {total} examples, fewer than config.train.batch_size={batch_size}: {way}")
+    seqio_tasks.check_lanes(examples, config.data.lanes, f"_{source.name}" if source else "")
     of = Drawn(
         task=task,
         lengths=_lengths(recipe, positives, source is not None),
         converter=converter_of(recipe, vocabulary, positives, source is not None),
-        batch_size=config.train.batch_size,
+        batch_size=batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
         stem=f"{source.name}." if source else "",
@@ -267,23 +206,15 @@ def _lengths(recipe: Recipe, positives: int, has_source: bool) -> dict[str, int]
     return recipe.lengths(positives) | ({"source": 1} if has_source else {})
 
 
-def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes, types and shardings of the config's batches; needs no data. Of several sources it is the largest batch.
+def abstract_batch(
+    config: ConfigDict, mesh: jax.sharding.Mesh, source: ConfigDict | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, types and shardings of the config's batches; needs no data.
 
-    Raises:
-      UserError: the mesh does not divide the batch.
+    Args:
+      source: the config of the source that a batch is of; else of several sources it is the largest batch.
     """
-    own = max(sources.each(config).values(), key=lambda own: own.data.negatives)
-    return _abstract(config, own, mesh)
-
-
-def abstract_batches(config: ConfigDict, mesh: jax.sharding.Mesh) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """As `abstract_batch`, of each source."""
-    return [_abstract(config, own, mesh) for own in sources.each(config).values()]
-
-
-def _abstract(config: ConfigDict, own: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """A batch of the source that has the config `own`, which is the config itself where there is no source."""
+    own = source or max(sources.each(config).values(), key=lambda own: own.data.negatives)
     recipe, has_source = recipe_of(own), bool(config.pairs.sources)
     batch = batches.abstract(
         recipe.kind,
@@ -294,15 +225,11 @@ def _abstract(config: ConfigDict, own: ConfigDict, mesh: jax.sharding.Mesh) -> d
         packing=recipe.packing(),
         tables=recipe.tables,
     )
-    return SourceBatch(batch, key_of(own)) if has_source and not config.data.mixed_sources else batch
+    return SourceBatch(batch, key_of(own)) if has_source else batch
 
 
 def check(config: ConfigDict) -> None:
-    """Checks what the config says about batches, as far as that does not depend on data and devices.
-
-    Raises:
-      UserError: lanes do not divide it, texts cannot be packed so, an example has no negatives, tasks do not mix.
-    """
+    """Checks what the config says about batches, as far as that does not depend on data and devices."""
     for name, own in sources.each(config).items():
         with sources.naming(name):
             _check(own)
@@ -311,49 +238,33 @@ def check(config: ConfigDict) -> None:
 def check_shards(lanes: int, shards: int, whose: str) -> None:
     """Checks that lanes have equally many files: what is in a smaller lane would be drawn more often."""
     if shards % lanes:
-        raise UserError(
-            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {divisors(lanes, shards)} "
-            "lanes"
-        )
+        fitting = divisors(lanes, shards)
+        raise UserError(f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {fitting}")
 
 
 def _check(config: ConfigDict) -> None:
-    recipe = recipe_of(config)
-    seqio_tasks.check_rates(config.data.rates.to_dict())
+    recipe, rates = recipe_of(config), config.data.rates.to_dict()
+    seqio_tasks.check_rates(rates)
     _check_kinds(config, recipe)
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
-        raise UserError(
-            f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}: take "
-            f"{multiples(batch_size, lanes)}"
-        )
-    if config.data.negatives and (others := unlabelled(config)):
-        fitting = [name for name, task in TASKS.items() if task.is_labelled and task.kind.name == recipe.kind.name]
-        alone = f"config.data.rates.{' or '.join(fitting)}=1 and config.data.rates.{others[0]}=0"
-        raise UserError(
-            f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0"
-            + (f", or train on them alone, {alone}" if fitting else "")
-        )
-    if (named := guide_of(recipe)) and (others := unlabelled(config)):
-        raise UserError(
-            f"config.train.guide={named} embeds labelled examples, and task '{others[0]}' draws from a corpus: set "
-            f"config.data.rates.{others[0]}=0, or config.train.guide=''"
-        )
+        what = f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}"
+        raise UserError(f"{what}: take {multiples(batch_size, lanes)}")
+    others, named = unlabelled(config), guide_of(recipe)
+    if others and (config.data.negatives or named):
+        what = f"config.train.guide={named} embeds" if named else f"config.data.negatives={config.data.negatives} is of"
+        way = f"set it back, or config.data.rates.{others[0]}=0"
+        raise UserError(f"{what} labelled examples, and task '{others[0]}' draws from a corpus: {way}")
     recipe.packing()
 
 
 def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
     """The tasks that are drawn give the kind of examples that the recipe trains on."""
-    tasks = [task for task, rate in config.data.rates.items() if rate]
-    for task in tasks:
+    for task in (task for task, rate in config.data.rates.items() if rate):
         if (kind := TASKS[task].kind).name != recipe.kind.name:
-            fitting = [name for name, other in RECIPES.items() if other.kind.name == kind.name]
-            others = [f"config.data.rates.{name}=0" for name in tasks if TASKS[name].kind.name != kind.name]
-            switch = " and ".join([f"config.recipe={' or '.join(fitting)}", *others])
-            raise UserError(
-                f"task '{task}' gives {kind.what}, and config.recipe={config.recipe} trains on "
-                f"{recipe.kind.what}: set config.data.rates.{task}=0, or {switch}"
-            )
+            fitting = " or ".join(name for name, other in RECIPES.items() if other.kind.name == kind.name)
+            what = f"task '{task}' gives {kind.what}, and config.recipe={config.recipe} trains on {recipe.kind.what}"
+            raise UserError(f"{what}: set config.data.rates.{task}=0, or config.recipe={fitting}")
 
 
 def labelled(config: ConfigDict) -> list[str]:
@@ -364,12 +275,3 @@ def labelled(config: ConfigDict) -> list[str]:
 def unlabelled(config: ConfigDict) -> list[str]:
     """The tasks that are drawn whose records are of a prepared corpus."""
     return task_kind.drawn(config.data.rates, labelled=False)
-
-
-def draws(run: Run) -> bool:
-    """Whether there are examples: a run that takes parameters as they are may have none."""
-    config, stage = run.config, recipe_of(run.config).examples_of
-    if config.train.steps or config.train.epochs:
-        return True
-    writes = stage in run.owner(stage).config.stages if labelled(config) else True
-    return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))

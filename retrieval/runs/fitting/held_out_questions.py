@@ -29,9 +29,7 @@ def validation_folder(run: Run) -> Path:
     for folder in (run.training, run.held_out_pairs):
         if folder.exists():
             return folder
-    raise UserError(
-        f"{run.pairs} holds no query out to validate on, which takes two at least: set config.loop.validate_every=0"
-    )
+    raise UserError(f"{run.pairs}: no query is held out to validate on: set config.loop.validate_every=0")
 
 
 def validation(run: Run, ids: Sequence[str] = ()) -> tuple[dict[str, str], dict[str, dict[str, int]]]:

@@ -5,7 +5,7 @@ import logging
 
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import next_to
+from retrieval.common.errors import multiples, next_to
 from retrieval.data.examples.packing import choose_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.recipes.recipe import Recipe, recipe_of
@@ -46,7 +46,7 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     if not chosen:
         _log.info("train: a text per row, for packed rows would save too little")
         return run
-    if reason := _misfit(config, devices, epoch):
+    if reason := _misfit(config, devices):
         _log.warning("train: a text per row, though config.data.pack.auto would pack them: %s", reason)
         return run
     for field, side in recipe.kind.sides.items():
@@ -70,19 +70,11 @@ def _refusal(run: Run, recipe: Recipe) -> str:
     return "batches have the examples in their order" if examples.is_in_order(run.labelled(recipe.examples_of)) else ""
 
 
-def _misfit(config: ConfigDict, devices: int, epoch: int) -> str:
-    """The setting that packing does not go with, and values that it goes with; empty where there is none.
-
-    Args:
-      config: with packed rows.
-      epoch: examples of one.
-    """
-    batch_size, lanes, size = config.train.batch_size, config.data.lanes, config.train.chunk_size
+def _misfit(config: ConfigDict, devices: int) -> str:
+    """The setting that packed rows do not go with, of a config that has them; empty where there is none."""
+    lanes, size, sizes = config.data.lanes, config.train.chunk_size, recipe_of(config).chunk_sizes(devices)
     if lanes % devices:
-        fitting = [n for n in range(devices, batch_size + 1, devices) if batch_size % n == 0 and epoch >= _LEAST * n]
-        advice = f"take {next_to(lanes, fitting)}" if fitting else f"its {epoch} examples are too few for more lanes"
-        return f"config.data.lanes={lanes} is no multiple of the {devices} devices: {advice}"
-    sizes = recipe_of(config).chunk_sizes(devices)
+        return f"config.data.lanes={lanes} is no multiple of the {devices} devices: take {multiples(lanes, devices)}"
     if size and size not in sizes:
         return f"config.train.chunk_size={size} is not of whole lanes on each device: take {next_to(size, sizes)}"
     return ""

@@ -137,11 +137,8 @@ class SecondPhase:
         assert best is not None, "the validations before have left one"
         params = state.restored(self._checkpoints, step=best).params
         self.step = step
-        _log.info(
-            "step %d: %s has not risen for %d validations; from here on with the parameters of step %d, a new "
-            "optimizer, and what is mined with them",
-            *(step, self._measure, self._patience, best),
-        )
+        what = "from here on with its parameters, a new optimizer, and what is mined with them"
+        _log.info("step %d: %s has not risen since step %d; %s", step, self._measure, best, what)
         return train_state.afresh(self._config, state, params)
 
     def _has_converged(self, scores: Sequence[float]) -> bool:
@@ -183,8 +180,7 @@ class Refresh:
         version = when.newest(step)
         if not version or step != when.made_after(version):
             return {}
-        steps = self._checkpoints.steps
-        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, steps()))
+        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, self._checkpoints.steps()))
         if not hosts.on_first(lambda: versions.is_there(run.folder, version, step)):
             prefixes = Prefixes.of(run.config.data, vocabulary)
             inputs = RefreshInputs(vocabulary, prefixes, self._embedder, mesh, params, version)

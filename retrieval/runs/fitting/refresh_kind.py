@@ -17,17 +17,15 @@ from retrieval.config.fields import declared
 FOLDER = "refreshed"
 REFRESHES: Table[Any] = Table("kind of refresh", "retrieval.runs.pairs", "refresh")
 # The fields that decide when there is a refresh, and which negatives one mines.
-_SETTINGS = (
-    *(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share")),
-    *("split.seed", "mine.answers"),
-    *(f"mine.{name}" for name in ("negatives", "first", "last", "margin", "relative_margin", "sampling")),
-)
+_WHEN = tuple(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share"))
+MINED = ("split.seed", *(f"mine.{name}" for name in ("answers", "negatives", "first", "last")))
+MINED += tuple(f"mine.{name}" for name in ("margin", "relative_margin", "sampling"))  # which negatives are mined
 
 
 def settings() -> list[str]:
     """The fields that decide what refreshes make, and when; of a kind with fields of its own the group of these."""
     own = (path for path, field in declared().items() if field.partner[0] == "mine.refresh_makes")
-    return [*_SETTINGS, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
+    return [*_WHEN, *MINED, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
 
 
 def kind_of(config: ConfigDict) -> Any:
@@ -39,19 +37,13 @@ def check(config: ConfigDict) -> None:
     """Checks that a refresh would come, and change something, and what it makes."""
     mine, steps = config.mine, config.train.steps
     if mine.patience and not config.loop.validate_every:
-        raise UserError(
-            f"config.mine.patience={mine.patience} counts validations, and config.loop.validate_every=0 makes none: "
-            "set the steps from one to the next, or config.mine.patience=0"
-        )
+        way = "set config.loop.validate_every, or config.mine.patience=0"
+        raise UserError(f"config.mine.patience={mine.patience} counts validations, and there are none: {way}")
     if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
-        raise UserError(
-            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
-            "set 0 for no refresh"
-        )
-    if mine.turn_rate and config.train.schedule != "linear":
-        raise UserError(
-            f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, and config.train.schedule="
-            f"{config.train.schedule} is another: set that to linear, or config.mine.turn_rate=0"
-        )
+        what = f"never comes in config.train.steps={steps}: lower it, or set 0 for no refresh"
+        raise UserError(f"config.mine.refresh_every={mine.refresh_every} {what}")
+    if mine.turn_rate and (schedule := config.train.schedule) != "linear":
+        way = f"and config.train.schedule={schedule} is another: set that to linear, or config.mine.turn_rate=0"
+        raise UserError(f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, {way}")
     if kind := kind_of(config):
         kind.check(config)

@@ -8,8 +8,8 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
-from retrieval.config.fields import declared, values_of
-from retrieval.data.examples import batches, seqio_tasks
+from retrieval.config.fields import declared
+from retrieval.data.examples import batches
 from retrieval.data.examples.batches import Batches, Drawn, Sources
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -22,9 +22,6 @@ from retrieval.training.sharding import batch_sharding
 
 _log = logging.getLogger(__name__)
 
-_TASK = "pairs"
-_ALPHA, _MIXED = "data.source_alpha", "data.mixed_sources"
-
 
 def folder_of(pairs: Path, source: str) -> Path:
     """Where the shards of a source lie in the folder of labelled pairs."""
@@ -32,36 +29,22 @@ def folder_of(pairs: Path, source: str) -> Path:
 
 
 def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Batches:
-    """`examples.make_batches`; of several sources, batches of one each, or of all mixed.
-
-    Raises:
-      UserError: as that; the message names the source.
-    """
+    """`examples.make_batches`; of several sources, batches of one each. An error names the source."""
     if not run.config.pairs.sources:
         return examples.make_batches(run, vocabulary, mesh)
     drawn = _drawn(run, vocabulary)
-    listed, data = sources.read(run.config.pairs.sources), run.config.data
     sizes = [epoch for _, _, epoch in drawn.values()]
-    weights = [source.weight for source in listed if source.weight is not None]
-    share_S, epoch = batches.shares(sizes, weights, data.source_alpha), sum(sizes)
+    weights = [source.weight for source in sources.read(run.config.pairs.sources) if source.weight is not None]
+    share_S = batches.shares(sizes, weights, run.config.data.source_alpha)
     named = ", ".join(f"{name} {share:.1%}" for name, share in zip(drawn, share_S))
     _log.info("train: sources are drawn %s: %s", "by their weights" if weights else "by their sizes", named)
-    if data.mixed_sources:
-        own, of_source, _ = next(iter(drawn.values()))
-        rates = {of.task: share for (_, of, _), share in zip(drawn.values(), share_S.tolist())}
-        mixture = of_source._replace(task=seqio_tasks.mixture(rates, "+".join(rates)), stem="")
-        return examples.opened(own, mesh, mixture, epoch)
     lanes = {name: examples.open_lanes(own, mesh, of) for name, (own, of, _) in drawn.items()}
     keys = [key_of(own.config) for own, _, _ in drawn.values()]
-    return Batches(lanes, batch_sharding(mesh), epoch=epoch, sources=Sources(share_S, run.config.seed, keys))
+    return Batches(lanes, batch_sharding(mesh), epoch=sum(sizes), sources=Sources(share_S, run.config.seed, keys))
 
 
 def epoch_of(run: Run, vocabulary: Vocabulary) -> int:
-    """The examples of an epoch: of all sources together.
-
-    Raises:
-      UserError: as `make_batches`.
-    """
+    """The examples of an epoch: of all sources together."""
     if not run.config.pairs.sources:
         return examples.drawn(run, vocabulary)[1]
     return sum(epoch for _, _, epoch in _drawn(run, vocabulary).values())
@@ -69,76 +52,42 @@ def epoch_of(run: Run, vocabulary: Vocabulary) -> int:
 
 def _drawn(run: Run, vocabulary: Vocabulary) -> dict[str, tuple[Run, Drawn, int]]:
     """Of each source the run with its config, what is drawn of it, and the examples of an epoch."""
-    drawn, least = {}, 1 if run.config.data.mixed_sources else run.config.train.batch_size
+    drawn = {}
     for number, (name, own) in enumerate(sources.configs_of(run.config).items()):
-        of_source, source = dataclasses.replace(run, config=own), Source(name, number)
+        of_source, folder = dataclasses.replace(run, config=own), folder_of(run.pairs, name)
         with sources.naming(name):
-            folder = folder_of(run.pairs, name)
-            drawn[name] = (of_source, *examples.drawn(of_source, vocabulary, folder, source=source, least=least))
+            drawn[name] = (of_source, *examples.drawn(of_source, vocabulary, folder, source=Source(name, number)))
     return drawn
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that the sources of a config fit each other and what else it says.
-
-    Raises:
-      UserError: they do not, or a field that is set would be read by nobody.
-    """
+    """Checks that the sources of a config fit each other and what else it says."""
     listed = sources.read(config.pairs.sources)
     if not listed:
         return
-    if others := [task for task, rate in config.data.rates.items() if rate and task != _TASK]:
-        raise UserError(
-            f"config.{sources.FIELD} are drawn by the task '{_TASK}', and alone: set config.data.rates.{others[0]}=0"
-        )
+    if others := [task for task, rate in config.data.rates.items() if rate and task != "pairs"]:
+        way = f"set config.data.rates.{others[0]}=0"
+        raise UserError(f"config.{sources.FIELD} are drawn by the task 'pairs', and alone: {way}")
     if every := config.mine.refresh_every:
-        raise UserError(
-            f"config.mine.refresh_every={every} makes pairs anew that have no source: set it to 0, or config."
-            f"{sources.FIELD} to nothing"
-        )
-    if listed[0].weight is not None and config.data.source_alpha != declared()[_ALPHA].default:
-        raise UserError(
-            f"config.{_ALPHA}={config.data.source_alpha} draws sources by their sizes, and config.{sources.FIELD} "
-            "gives them weights: leave one of the two out"
-        )
+        way = f"set it to 0, or config.{sources.FIELD} to nothing"
+        raise UserError(f"config.mine.refresh_every={every} makes pairs anew that have no source: {way}")
+    if listed[0].weight is not None and config.data.source_alpha != declared()["data.source_alpha"].default:
+        why = f"draws sources by their sizes, and config.{sources.FIELD} gives them weights: leave one of the two out"
+        raise UserError(f"config.data.source_alpha={config.data.source_alpha} {why}")
     configs = sources.configs_of(config)
     for source in listed:
         with sources.naming(source.name):
-            _check_own(source, configs[source.name], config)
-    if config.data.mixed_sources:
-        _check_mixed(configs)
+            _check_own(source, configs[source.name])
 
 
-def _check_own(source: sources.Source, own: ConfigDict, config: ConfigDict) -> None:
-    loss, temperature = recipe_of(own).loss, sources.LOSS_KEYS["temperature"]
+def _check_own(source: sources.Source, own: ConfigDict) -> None:
+    loss, temperature, name = recipe_of(own).loss, sources.LOSS_KEYS["temperature"], own.train.loss
     if temperature in source.fields and not (loss and temperature in loss.options()):
-        raise UserError(f"config.train.loss={own.train.loss} has no temperature: leave that out")
+        raise UserError(f"config.train.loss={name} has no temperature: leave that out")
     if loss and loss.needs_teacher and sources.LOSS_KEYS["loss"] not in source.fields:
-        raise UserError(
-            f"config.train.loss={own.train.loss} learns from a teacher, whose scores a source gets that says so: "
-            f'write loss = "{own.train.loss}" into its table'
-        )
-    prompts = {field for field in sources.PROMPT_KEYS.values() if field in source.fields}
-    if prompts and any(config.model.pool_from):
-        raise UserError(
-            f"config.model.pool_from={tuple(config.model.pool_from)} leaves out the tokens of one prompt, and this "
-            "source has one of its own: set config.model.pool_from=0,0, or give all sources that of config.data"
-        )
-
-
-def _check_mixed(configs: dict[str, ConfigDict]) -> None:
-    """Checks that a batch can have examples of all sources: they have one shape, and one loss."""
-    (first, one), *others = configs.items()
-    for name, own in others:
-        for field in (*sources.LOSS_KEYS.values(), "data.negatives"):
-            values = [values_of(config, [field])[field] for config in (one, own)]
-            if values[0] != values[1]:
-                raise UserError(
-                    f"config.{_MIXED}=True puts sources into one batch, and config.{field} is {values[0]} in '{first}' "
-                    f"and {values[1]} in '{name}': give both the same, or set config.{_MIXED}=False"
-                )
-    if getattr(recipe_of(one).loss, "log_q", False):
-        raise UserError(
-            f"config.{_MIXED}=True: how often all sources together draw a document is not counted: set "
-            "config.train.log_q=False"
-        )
+        way = f'write loss = "{name}" into its table'
+        raise UserError(f"config.train.loss={name} learns from a teacher, whose scores a source names itself: {way}")
+    places = tuple(own.model.pool_from)
+    if any(places) and any(field in source.fields for field in sources.PROMPT_KEYS.values()):
+        why = "leaves out the tokens of one prompt, and this source has one of its own: set it to 0,0"
+        raise UserError(f"config.model.pool_from={places} {why}")

@@ -27,9 +27,7 @@ from retrieval.training import chips, schedules, sharding
 
 _log = logging.getLogger(__name__)
 
-_DAY = 24 * 3600
-_FEW = 10**7  # tokens that no model of this project trains on for a day: for those nothing is traced
-_CALLS = 3  # of a step that is timed, after a first one, which is compiled
+
 _SIDE = 2048  # of the matrices whose product is timed
 _LENGTH = ("steps", "epochs", "minutes")  # the fields of `config.train` that say how long it is
 
@@ -40,10 +38,6 @@ def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[i
     Args:
       train: its group of that name.
       traced_steps: of `config.profile`.
-
-    Raises:
-      UserError: no update would ever come, there is no such trace, or the learning rate ends before the run or has
-        no room.
     """
     schedules.check(train.schedule, train.warmup_ratio)
     if not train.epochs:
@@ -51,21 +45,12 @@ def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[i
         traced(traced_steps, train.steps)
     field = "epochs" if train.epochs else "minutes"
     if train[field] and refresh_every:
-        raise UserError(
-            f"config.train.{field}={train[field]:g} and config.mine.refresh_every={refresh_every}: refreshes are "
-            f"planned in steps: set config.train.steps, and config.train.{field}=0"
-        )
+        why = f"config.mine.refresh_every={refresh_every} is planned in steps"
+        raise UserError(f"config.train.{field}={train[field]:g}: {why}: set it to 0, and config.train.steps")
 
 
 def with_steps(config: ConfigDict, epoch: int) -> ConfigDict:
-    """The config with the steps that `train.epochs` is.
-
-    Args:
-      epoch: the examples of one.
-
-    Raises:
-      UserError: as `check`, of that number.
-    """
+    """The config with the steps that `train.epochs` is, where an epoch has so many examples."""
     config, train = config.copy_and_resolve_references(), config.train
     config.train.steps = max(1, math.ceil(train.epochs * epoch / train.batch_size))
     _log.info("train: %g epochs of %d examples are %d steps", train.epochs, epoch, config.train.steps)
@@ -108,10 +93,8 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
 def _in_time(train: ConfigDict, seconds: float) -> int:
     """The steps that `train.minutes` have room for, of those that there are at most."""
     steps = min(train.steps, max(1, int(60 * train.minutes / seconds)))
-    _log.info(
-        "train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes (config.train.minutes=%g)",
-        *(seconds, steps, train.steps, steps * seconds / 60, train.minutes),
-    )
+    numbers = seconds, steps, train.steps, steps * seconds / 60
+    _log.info("train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes", *numbers)
     return steps
 
 
@@ -119,88 +102,37 @@ def warn(train: ConfigDict) -> None:
     """Tells the log which batches change nothing, by the group `train` of the config."""
     updates, rest = divmod(train.steps, train.accumulation)
     if updates == 1 and train.warmup_ratio and not train.schedule_steps:
-        _log.warning(
-            "train: one update alone, and the rate of the first is 0 (config.train.warmup_ratio=%g): nothing changes",
-            train.warmup_ratio,
-        )
+        _log.warning("train: one update alone, and config.train.warmup_ratio makes its rate 0: nothing changes")
     if updates and rest:
-        _log.warning(
-            "train: the last %d batches make no whole update of config.train.accumulation=%d, and change nothing",
-            rest,
-            train.accumulation,
-        )
+        what = "make no whole update of config.train.accumulation, and change nothing"
+        _log.warning("train: the last %d batches %s", rest, what)
 
 
 def traced(named: Sequence[int], last: int) -> tuple[int, int]:
-    """The first and the last step of the trace, 0 and 0 for none.
-
-    Raises:
-      UserError: they are not two, or not steps of the run.
-    """
+    """The first and the last step of the trace, 0 and 0 for none."""
     steps = tuple(named) or (0, 0)
     if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= last):
-        raise UserError(
-            f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
-            f"such as 10,15, and at most config.train.steps={last}"
-        )
+        needed = f"the first and the last step of the trace, such as 10,15, at most config.train.steps={last}"
+        raise UserError(f"config.profile.steps={','.join(map(str, steps))}: {needed}, are needed")
     return steps
 
 
 def _check_fields(train: ConfigDict, keep_steps: Sequence[int]) -> None:
     """Checks the fields of `config.train` that depend on the number of steps."""
+    steps = f"config.train.steps={train.steps}"
+    if not train.steps:
+        raise UserError(f"{steps} trains nothing: raise it, or list the stage 'adopt' in place of 'train'")
     if 0 < train.schedule_steps < train.steps and train.schedule != "constant":
-        raise UserError(
-            f"config.train.schedule_steps={train.schedule_steps} ends before config.train.steps={train.steps}, with a "
-            "learning rate of 0 from there on: raise it, or set 0"
-        )
+        what = f"ends before {steps}, with a learning rate of 0 from there on: raise it, or set 0"
+        raise UserError(f"config.train.schedule_steps={train.schedule_steps} {what}")
     if train.clip_parts and not (train.clip_norm and train.accumulation > 1):
-        raise UserError(
-            "config.train.clip_parts=True clips between the batches of an update: set config.train.clip_norm above 0 "
-            "and config.train.accumulation above 1, or config.train.clip_parts=False"
-        )
-    if 0 < train.steps < train.accumulation:
-        raise UserError(
-            f"config.train.accumulation={train.accumulation} is more than config.train.steps={train.steps}, which are "
-            "batches: nothing would ever be updated; lower it, or raise the steps"
-        )
-    late = [step for step in keep_steps if step > train.steps]
-    if late:
-        raise UserError(
-            f"config.loop.keep_steps has {late[0]}, after the last step, config.train.steps={train.steps}: leave it "
-            "out, or raise the steps"
-        )
-
-
-def warn_of_days(config: ConfigDict, vocab_size: Callable[[], int], mesh: jax.sharding.Mesh) -> None:
-    """Says how long training will take on the devices of the mesh, where that is more than a day.
-
-    Args:
-      vocab_size: is asked of long runs alone: the others need not read a vocabulary yet.
-    """
-    data, train = config.data, config.train
-    tokens = train.steps * train.batch_size * (data.query_length + data.document_length * (1 + data.negatives))
-    if tokens < _FEW or train.minutes:
-        return
-    operations = train.steps * step_operations(config, vocab_size(), mesh)
-    devices: Sequence[sharding.Device] = mesh.devices.flatten().tolist()
-    rate = operations_per_second(devices)
-    if operations > _DAY * rate:
-        is_packed = data.pack.query or data.pack.document
-        less = " (less where config.data.pack.auto packs short texts)" if data.pack.auto and not is_packed else ""
-        _log.warning(
-            "train: %d steps are %.2g operations, and %d devices here (%s) do %.2g a second at most: %s days or more%s"
-            "; a size for one machine is --config=NAME:local, and config.train.steps counts the steps",
-            *(train.steps, operations, len(devices), devices[0].device_kind, rate),
-            *(f"{operations / rate / _DAY:,.0f}", less),
-        )
-
-
-def step_operations(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> float:
-    """Floating-point operations of a step on all devices, if nothing were computed twice."""
-    state = train_state.abstract_state(config, abstract_model(config, vocab_size), mesh)
-    batch = abstract_batch(config, mesh)
-    with jax.set_mesh(mesh):
-        return mesh.size * train_state.useful_flops(config, vocab_size, state, batch)
+        way = "set config.train.clip_norm, and config.train.accumulation above 1"
+        raise UserError(f"config.train.clip_parts=True clips between the batches of an update: {way}")
+    if train.steps < train.accumulation:
+        what = f"is more than {steps}: nothing would ever be updated; lower it, or raise the steps"
+        raise UserError(f"config.train.accumulation={train.accumulation} {what}")
+    if late := [step for step in keep_steps if step > train.steps]:
+        raise UserError(f"config.loop.keep_steps has {late[0]}, after {steps}: leave it out, or raise the steps")
 
 
 def operations_per_second(devices: Sequence[sharding.Device]) -> float:
@@ -228,13 +160,12 @@ def measure_step(config: ConfigDict, size: int, devices: Sequence[sharding.Devic
     mesh, model = make_mesh(config, devices), abstract_model(config, size)
     like = train_state.abstract_state(config, model, mesh)
     state = initial_parameters.initial_state(config, size, like)
-    batch = jax.tree.map(
-        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding), abstract_batch(config, mesh)
-    )
+    ones = lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding)  # noqa: E731
+    batch = jax.tree.map(ones, abstract_batch(config, mesh))
     seconds = []
     with jax.set_mesh(mesh):
         step = train_state.make_step(config, model)
-        for _ in range(_CALLS + 1):
+        for _ in range(4):  # the first is compiled
             began = time.perf_counter()
             state, metrics = step(state, batch)
             jax.block_until_ready((state, metrics))

@@ -22,85 +22,21 @@ _log = logging.getLogger(__name__)
 
 _SHOWN = {
     "loss": "#.4g",  # RepBERT's is near 0.001
-    "active": ".3f",
-    "recall@1": ".3f",
-    "masked_ids": ".2f",
-    "masked_margin": ".2f",
-    "masked_guide": ".2f",
-    "scale": ".3f",
-    "accuracy": ".3f",
-    "mlm": ".3f",
-    "next_sentence": ".3f",
-    "next_sentence_accuracy": ".3f",
-    "reconstruction": ".3f",
-    "kl": ".3f",
+    **dict.fromkeys(("active", "recall@1"), ".3f"),
+    **dict.fromkeys(("masked_ids", "masked_margin", "masked_guide"), ".2f"),
+    **dict.fromkeys(("scale", "accuracy", "mlm", "next_sentence", "next_sentence_accuracy"), ".3f"),
+    **dict.fromkeys(("reconstruction", "kl"), ".3f"),
     "examples_per_second": ".1f",
     "tokens_per_second": ",.0f",
     "flops_per_second": ".3g",
-    "share_of_peak": ".1%",
-    "input_wait": ".1%",
-    "validation/RR": ".4f",
-    "validation/Success@10": ".4f",
-    "validation/LogLikelihood": ".4f",
+    **dict.fromkeys(("share_of_peak", "input_wait"), ".1%"),
+    **dict.fromkeys(("validation/RR", "validation/Success@10", "validation/LogLikelihood"), ".4f"),
     "validation/NextSentenceAccuracy": ".3f",
 }
 
 
-class TrainingLog:
-    """Writes the metrics of training, of every source too, and raises where the model has collapsed.
-
-    Attributes:
-      history: step and metrics of the lines that the run has logged before, as far as they have those that tell which
-        step is the best, and whether the model has collapsed; on all hosts.
-    """
-
-    def __init__(self, config: ConfigDict, folder: Path, newest: int | None):
-        """Args are the config, the folder of metrics and the checkpoint that training goes on from."""
-        self._writer = Writer(folder, -1 if newest is None else newest)  # the line of step 0 is written again
-        train, sign, best = config.train, recipe_of(config).collapse, f"validation/{config.loop.best}"
-        names = (best, *(sign.metrics if sign else ()))
-
-        def of(line: Mapping[str, Any]) -> dict[str, float]:
-            return {name: line[name] for name in names if line.get(name) is not None}
-
-        lines = hosts.on_first(lambda: [(step, of(line)) for step, line in read_training(folder / "train.jsonl")])
-        self.history = [(step, metrics) for step, metrics in lines if metrics]
-        warmup = int(train.warmup_ratio * train.steps)
-        self._collapse = Collapse(sign, train.steps, warmup, self.history) if sign else None
-        self._sources, self._every = list(sources.configs_of(config)), config.loop.log_every
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line, of the steps since the one before.
-
-        Raises:
-          UserError: the model has collapsed, as `Collapse.look` says.
-        """
-        shown = self._of_sources(step, metrics) if LOSS in metrics else []
-        self._writer(step, metrics)
-        if shown:
-            _log.info("step %d: examples and losses: %s", step, ", ".join(shown))
-        if self._collapse:
-            self._collapse.look(step, metrics)
-
-    def close(self) -> None:
-        """After the last step."""
-        self._writer.close()
-
-    def _of_sources(self, step: int, metrics: dict[str, float]) -> list[str]:
-        """Puts the number of examples of each source, and the mean of their losses, in place of their means."""
-        shown, steps = [], (step - 1) % self._every + 1 - metrics["skipped"]
-        for name in self._sources:
-            share, loss = metrics.pop(f"{SHARE}/{name}"), metrics.pop(f"{LOSS}/{name}")
-            count = round(share * steps * metrics["examples"]) if share > 0 else 0  # NaN where no step was applied
-            metrics[f"{SHARE}/{name}"] = count
-            if share > 0:
-                metrics[f"{LOSS}/{name}"] = loss / share
-                shown.append(f"{count} of {name} ({loss / share:#.4g})")
-        return shown
-
-
 class Writer:
-    """JSON lines, TensorBoard and the log; the hosts of a pod but the first write nothing.
+    """Metrics as JSON lines, for TensorBoard and in the log; the hosts of a pod but the first write nothing.
 
     What a run that was cut off wrote after the step `after`, which training goes on from, is dropped first.
     TensorBoard's events are written anew from the lines that are kept: of a step that is there twice it shows both.
@@ -133,17 +69,60 @@ class Writer:
             self._lines.write(json.dumps({"step": step, **finite}) + "\n")
             self._lines.flush()
             self._tensorboard.write_scalars(step, metrics)
-        shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
-        if shown:
+        if shown := [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]:
             _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
         """After the last step."""
-        if not self._writes:
-            return
-        with files.naming_failures(self._folder):
-            self._lines.close()
-            self._tensorboard.close()
+        if self._writes:
+            with files.naming_failures(self._folder):
+                self._lines.close()
+                self._tensorboard.close()
+
+
+class TrainingLog(Writer):
+    """Writes the metrics of training, of every source too, and raises where the model has collapsed.
+
+    Attributes:
+      history: step and metrics of the lines that the run has logged before, as far as they have those that tell which
+        step is the best, and whether the model has collapsed; on all hosts.
+    """
+
+    def __init__(self, config: ConfigDict, folder: Path, newest: int | None):
+        """Args are the config, the folder of metrics and the checkpoint that training goes on from."""
+        super().__init__(folder, -1 if newest is None else newest)  # the line of step 0 is written again
+        train, sign, best = config.train, recipe_of(config).collapse, f"validation/{config.loop.best}"
+        names = (best, *(sign.metrics if sign else ()))
+
+        def of(line: Mapping[str, Any]) -> dict[str, float]:
+            return {name: line[name] for name in names if line.get(name) is not None}
+
+        lines = hosts.on_first(lambda: [(step, of(line)) for step, line in read_training(folder / "train.jsonl")])
+        self.history = [(step, metrics) for step, metrics in lines if metrics]
+        warmup = int(train.warmup_ratio * train.steps)
+        self._collapse = Collapse(sign, train.steps, warmup, self.history) if sign else None
+        self._sources, self._every = list(sources.configs_of(config)), config.loop.log_every
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        """Writes a line, of the steps since the one before; raises where the model has collapsed."""
+        shown = self._of_sources(step, metrics) if LOSS in metrics else []
+        super().__call__(step, metrics)
+        if shown:
+            _log.info("step %d: examples and losses: %s", step, ", ".join(shown))
+        if self._collapse:
+            self._collapse.look(step, metrics)
+
+    def _of_sources(self, step: int, metrics: dict[str, float]) -> list[str]:
+        """Puts the number of examples of each source, and the mean of their losses, in place of their means."""
+        shown, steps = [], (step - 1) % self._every + 1 - metrics["skipped"]
+        for name in self._sources:
+            share, loss = metrics.pop(f"{SHARE}/{name}"), metrics.pop(f"{LOSS}/{name}")
+            count = round(share * steps * metrics["examples"]) if share > 0 else 0  # NaN where no step was applied
+            metrics[f"{SHARE}/{name}"] = count
+            if share > 0:
+                metrics[f"{LOSS}/{name}"] = loss / share
+                shown.append(f"{count} of {name} ({loss / share:#.4g})")
+        return shown
 
 
 def _step_of(line: str) -> float:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common.runtime import artefacts, devices
 from retrieval.data.examples.batches import Batches
+from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
@@ -69,29 +70,26 @@ class Setup:
 
     def first_state(self, newest: int | None) -> TrainState:
         """The state before the first step; of a run that goes on, the shapes that `TrainState.restored` fills."""
-        adapters = train_state.adapters_of(self.config)
-        if newest is not None and not adapters:  # checkpoints of adapters lack what these stand on
-            return self.abstract
         if newest is not None:
-            inputs = initial_parameters.start_of(self.config).inputs(self.run)
+            if not (adapters := train_state.adapters_of(self.config)):
+                return self.abstract
+            inputs = initial_parameters.start_of(self.config).inputs(self.run)  # which checkpoints of adapters lack
             adapters.check_base(read_own_record(self.run, "train") or {}, inputs, self.run.folder)
         begin = functools.partial(self.recipe.begin, self.run)
         return initial_parameters.initial_state(self.config, len(self.vocabulary), self.abstract, begin)
 
     def validator(self) -> Callable[[Any], dict[str, float]] | None:
         """A function from parameters to metrics; None where the config asks for no validation."""
-        is_asked_for = self.config.loop.validate_every
-        return self.recipe.validation(self.run, self.vocabulary, self.mesh) if is_asked_for else None
+        places = self.run, self.vocabulary, self.mesh
+        return self.recipe.validation(*places) if self.config.loop.validate_every else None
 
     def cost(self, step: Callable) -> loop.Cost:
         """What a step costs, of several sources on average."""
         count = functools.partial(train_state.useful_flops, self.config, len(self.vocabulary), self.abstract, step=step)
-        sources = self.batches.sources if isinstance(self.batches, Batches) else None
-        if sources:
-            of_sources = examples.abstract_batches(self.config, self.mesh)
-            flops = training_length.mean_flops(count, of_sources, sources.share_S.tolist())
-        else:
-            flops = count(examples.abstract_batch(self.config, self.mesh))
+        drawn = self.batches.sources if isinstance(self.batches, Batches) else None
+        owns = list(sources.each(self.config).values()) if drawn else [None]
+        shapes = [examples.abstract_batch(self.config, self.mesh, own) for own in owns]
+        flops = training_length.mean_flops(count, shapes, drawn.share_S.tolist() if drawn else [1.0])
         chip = chips.of(self.mesh.devices.flat[0])
         return loop.Cost(self.mesh.size * flops, chip and self.mesh.size * chip.peak_flops / chip.cores)
 
@@ -99,10 +97,8 @@ class Setup:
         """How the loop trains."""
         config, fields, folder = self.config, self.config.loop, self.run.folder
         return loop.Settings(
+            **{name: fields[name] for name in ("log_every", "checkpoint_every", "validate_every")},
             steps=config.train.steps,
-            log_every=fields.log_every,
-            checkpoint_every=fields.checkpoint_every,
-            validate_every=fields.validate_every,
             refresh_every=config.mine.refresh_every,
             keep_steps=tuple(fields.keep_steps),
             from_model=bool(config.train.init_from) and newest is None,
@@ -121,7 +117,7 @@ def prepare(run: Run) -> Setup:
     config, batches = run.config, _batches(run, vocabulary, mesh)
     if isinstance(batches, Batches) and config.train.epochs:
         config = training_length.with_steps(config, batches.epoch)
-        training_length.warn_of_days(config, lambda: len(vocabulary), mesh)
+
     model = abstract_model(config, len(vocabulary))
     abstract = train_state.abstract_state(config, model, mesh)
     setup = Setup(run, config, vocabulary, mesh, batches, model, abstract)
@@ -136,7 +132,7 @@ def prepare(run: Run) -> Setup:
 
 
 def _batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> loop.Batches:
-    """Batches of one source or several, refreshed while a model trains, or none where parameters stay as they are."""
+    """Batches of one source or several, perhaps refreshed while a model trains."""
     if kind := kind_of(run.config):
         return kind.batches(run, vocabulary, mesh)
-    return make_batches(run, vocabulary, mesh) if examples.draws(run) else examples.NoBatches()
+    return make_batches(run, vocabulary, mesh)

@@ -61,10 +61,8 @@ def check(config: ConfigDict) -> None:
       UserError: nothing is.
     """
     if not (examples.labelled(config) or config.data.held_out):
-        raise UserError(
-            f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "
-            "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
-        )
+        what = "needs passages to validate on: set config.data.held_out, such as 0.01, or this to 0"
+        raise UserError(f"config.loop.validate_every={config.loop.validate_every} {what}")
 
 
 def make(
@@ -73,7 +71,7 @@ def make(
     """A function from parameters to POOL_METRICS over a pool that stays the same; `build` is as of `Embedder`."""
     config = run.config
     check(config)
-    pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)
+    pool = (_labelled_pool if examples.labelled(config) else _held_out_pool)(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
     embedder = Embedder(config, vocabulary, mesh, build)
     queries = list(pool.queries.values())
@@ -158,24 +156,18 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
 
 
 def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
+    """One sentence of a held-out passage asks for the others, in an order that is the same in every run."""
     config = run.config
-    if not files.read_json(run.corpus / "stats.json")["tasks"]["ict"]["pairs"]:
-        raise UserError(
-            f"config.loop.validate_every={config.loop.validate_every}: a sentence of a held-out passage asks for the "
-            "others, and no passage of the corpus has two: set it to 0"
-        )
-    name, _ = examples.register_tasks(run, vocabulary, validation=True, rates={"ict": 1.0})
-    lengths = pair_lengths(config.data.query_length, config.data.document_length)
-    # One draw for a held-out passage, in an order that is the same in every run.
-    open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
-    dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
-    tested = holdout.bound(config.sets.sentences)
-    if pool := _first_held_out(dataset, config.loop, tested) or _first_held_out(dataset, config.loop, 0):
-        return pool
-    raise UserError(
-        f"config.data.held_out={config.data.held_out} holds out no passage of two sentences: a larger share is needed, "
-        "or config.loop.validate_every=0"
-    )
+    if files.read_json(run.corpus / "stats.json")["tasks"]["ict"]["pairs"]:
+        name, _ = examples.register_tasks(run, vocabulary, validation=True, rates={"ict": 1.0})
+        lengths = pair_lengths(config.data.query_length, config.data.document_length)
+        open_dataset = as_written(seqio.get_mixture_or_task(name).get_dataset)
+        dataset = open_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
+        for tested in (holdout.bound(config.sets.sentences), 0):
+            if pool := _first_held_out(dataset, config.loop, tested):
+                return pool
+    why = f"config.data.held_out={config.data.held_out} holds out no passage of two sentences to validate on"
+    raise UserError(f"{why}: a larger share is needed, or config.loop.validate_every=0")
 
 
 def _first_held_out(dataset: tf.data.Dataset, loop: ConfigDict, tested: int) -> Pool | None:

@@ -61,9 +61,8 @@ class RefreshedPairs:
         kind.check_pairs(run.config, run.pairs)
 
         def make(version: int) -> examples.Batches:
-            return examples.make_batches(
-                run, vocabulary, mesh, folder_of(folder, version) if version else None, version
-            )
+            pairs = folder_of(folder, version) if version else None
+            return examples.make_batches(run, vocabulary, mesh, pairs, version)
 
         self._kind, self._run, self._make = kind, run, make
         self._version, self._batches = 0, make(0)

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +24,14 @@ from retrieval.search.mining import Drawn, Rule
 _log = logging.getLogger(__name__)
 
 RULE = ("negatives", "first", "last", "margin", "relative_margin", "sampling")
-TOP = "top"
-# The fields of the config that decide which negatives are mined.
-SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
+
+
+WITHOUT_ANSWERS = ", or set config.mine.answers=False"
 _PART = 10_000  # questions whose ranked lists are held at a time
 
 
 class Mining(NamedTuple):
-    """Which negatives are mined: the fields of SETTINGS.
+    """Which negatives are mined: the fields of `refresh_kind.MINED`.
 
     Attributes:
       answers: whether passages that hold an answer of the question are left out.
@@ -93,27 +93,20 @@ def check(taken: int, rule: ConfigDict) -> None:
     Args:
       taken: negatives of an example in a batch.
       rule: the group `mine` of the config.
-
-    Raises:
-      UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
     """
     check_drawn(taken, rule.negatives)
+    first, last = f"config.mine.first={rule.first}", f"config.mine.last={rule.last}"
     if rule.first > rule.last:
-        raise UserError(
-            f"config.mine.first={rule.first} is behind config.mine.last={rule.last}: no result has such a rank; lower "
-            "the first or raise the second"
-        )
+        raise UserError(f"{first} is behind {last}: no result has such a rank; lower the first or raise the second")
     if (room := rule.last - rule.first + 1) < rule.negatives:
-        raise UserError(
-            f"config.mine.negatives={rule.negatives} are more than the ranks from config.mine.first={rule.first} to "
-            f"config.mine.last={rule.last}, which are {room}: lower the first or raise the last"
-        )
+        what = f"are more than the ranks from {first} to {last}, which are {room}"
+        raise UserError(f"config.mine.negatives={rule.negatives} {what}: lower the first or raise the last")
 
 
 def mining_of(mine: ConfigDict, seed: int) -> Mining:
     """What the group `mine` of a config says, with the seed of the draw."""
     margins = mine.margin or None, mine.relative_margin or None
-    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == TOP)
+    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == "top")
     return Mining(rule, mine.answers, seed)
 
 
@@ -124,11 +117,8 @@ def check_drawn(taken: int, mined: int, place: str = "") -> None:
       place: of the run that mines, where it is another one.
     """
     if taken > mined:
-        where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")
-        raise UserError(
-            f"config.data.negatives={taken} are more than config.mine.negatives={mined}{where}, so each question would "
-            f"have some of them twice: lower the first, or {way_out}"
-        )
+        way = f" of {place}: lower the first, or mine more there" if place else ": lower the first, or raise the second"
+        raise UserError(f"config.data.negatives={taken} are more than config.mine.negatives={mined}{way}")
 
 
 @contextlib.contextmanager
@@ -145,20 +135,20 @@ def open_questions(
     Raises:
       UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
     """
-    judged = beir.read_judged(training)
+    judged, again = beir.read_judged(training), "--stage=sets makes both again"
     if needs_answers and not judged.answers:
-        raise UserError(
-            f"{training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
-            "if it has answers (--stage=sets)"
-        )
+        raise UserError(f"{training}: config.mine.answers=True, and no answer is there; set it to False, or {again}")
     qrels = judged.qrels[splits.TRAIN]
     wanted = {id for grades in qrels.values() for id in grades} | qrels.keys()
     with CandidateTexts(candidates_file, wanted) as candidates:
-        questions = []
+        questions, rows = [], candidates.row_of
         for id, grades in qrels.items():
-            text, query_row = judged.queries[id], candidates.row_of.get(id)
-            itself = [] if query_row is None or candidates[query_row].text != text else [query_row]
-            positives = _rows(id, grades, candidates, candidates_file)
+            if (missing := next((positive for positive in grades if positive not in rows), None)) is not None:
+                what = f"training question '{id}' has the positive '{missing}', which is not there"
+                raise UserError(f"{candidates_file}: {what}: {again}")
+            text, row = judged.queries[id], rows.get(id)
+            itself = [] if row is None or candidates[row].text != text else [row]
+            positives = [rows[positive] for positive in grades]
             questions.append(Question(id, text, positives, itself, judged.answers.get(id)))
         yield with_known(questions), candidates
 
@@ -169,17 +159,6 @@ def with_known(questions: Sequence[Question]) -> list[Question]:
     for question in questions:
         known.setdefault(splits.wording(question.text), set()).update(question.positives)
     return [question._replace(known=sorted(known[splits.wording(question.text)])) for question in questions]
-
-
-def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
-    """The rows of a question's positives."""
-    for positive in grades:
-        if positive not in candidates.row_of:
-            raise UserError(
-                f"{path}: training question '{id}' has the positive '{positive}', which is not there: --stage=sets "
-                "makes both again"
-            )
-    return [candidates.row_of[positive] for positive in grades]
 
 
 def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
@@ -221,25 +200,24 @@ def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool 
         if mining.answers:
             wanted = [question.answers for question in some]
             answered_QK = answers.holding(wanted, lists[1], lambda row: candidates[row].text)
-        drawn = search_mining.mine(
-            *lists,
-            positives=[question.known for question in some],
-            others=[[*question.own, *candidates.blank] for question in some],
-            texts_N=candidates.keys_N,
-            rule=rule,
-            seed=(mining.seed, version),
-            start=start,
-            answered_QK=answered_QK,
-            compared_Q=compared_Q,
+        parts.append(
+            search_mining.mine(
+                *lists,
+                positives=[question.known for question in some],
+                others=[[*question.own, *candidates.blank] for question in some],
+                texts_N=candidates.keys_N,
+                rule=rule,
+                seed=(mining.seed, version),
+                start=start,
+                answered_QK=answered_QK,
+                compared_Q=compared_Q,
+            )
         )
-        parts.append(drawn)
     counts = _counts(mining, questions, len(candidates), parts)
     if not counts["negatives"] and not keeps_lone:
-        raise UserError(
-            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
-            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
-            + (", or set config.mine.answers=False" if mining.answers else "")
-        )
+        way = f"raise config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+        what = f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on"
+        raise UserError(f"{what}: {way}{WITHOUT_ANSWERS if mining.answers else ''}")
     return Mined([row for part in parts for row in part.rows], counts)
 
 
@@ -250,11 +228,8 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
     rank_Q = np.concatenate([part.rank_Q for part in parts])
     short = np.flatnonzero(left_Q < rule.count)
     if len(short):
-        first = questions[short[0]]
-        _log.warning(
-            "%d of %d questions have fewer than %d negatives left, and %d none; the first is '%s' with %d: %s",
-            *(len(short), len(questions), rule.count, (left_Q == 0).sum(), first.id, left_Q[short[0]], first.text),
-        )
+        numbers = len(short), len(questions), rule.count, (left_Q == 0).sum(), questions[short[0]].text
+        _log.warning("%d of %d questions have fewer than %d negatives left, and %d none; the first is: %s", *numbers)
     found_Q = rank_Q > 0
     return {
         "questions": len(questions),
@@ -283,27 +258,16 @@ def mined_examples(
 
 
 def check_questions(run: Run) -> None:
-    """Checks that there are training questions to mine for.
-
-    Raises:
-      UserError: no set is divided, its questions have no answers where these are asked for, or training is to mine for
-        questions of files anew, whose candidates are no set.
-    """
+    """Checks that there are training questions to mine for, with answers where these count."""
     if not (name := run.owner("sets").config.split.set):
-        raise UserError(
-            "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
-            "evaluation set to divide, such as reqa"
-        )
+        way = "set config.split.set to an evaluation set to divide, such as reqa"
+        raise UserError(f"negatives are mined for the training questions of a set among its candidates: {way}")
     if run.config.mine.answers and not has_answers(run, name):
-        raise UserError(
-            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
-            f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
-        )
-    if run.config.mine.refresh_every and (paths := run.owner("pairs").config.pairs.files):
-        raise UserError(
-            f"config.mine.refresh_every={run.config.mine.refresh_every} mines for the questions of config.split.set "
-            f"alone, and config.pairs.files={paths} has others: set one of the two to nothing"
-        )
+        way = "set config.mine.answers=False, or split a set with answers"
+        raise UserError(f"config.mine.answers=True: the questions of set '{name}' have no answers: {way}")
+    if (every := run.config.mine.refresh_every) and (paths := run.owner("pairs").config.pairs.files):
+        why = f"mines for the questions of config.split.set alone, and config.pairs.files={paths} has others"
+        raise UserError(f"config.mine.refresh_every={every} {why}: set one of the two to nothing")
 
 
 def has_answers(run: Run, name: str) -> bool:

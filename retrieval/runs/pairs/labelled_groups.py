@@ -99,15 +99,11 @@ def check_files(writer: Run, negatives: int, batch_size: int) -> None:
             if has_negative and positives >= min(batch_size, _LOOKED_AT):
                 return
     if not has_negative:
-        raise UserError(
-            f"config.pairs.files={config.pairs.files}: none of {positives} labelled pairs has a negative, and "
-            f"config.data.negatives={negatives}: set that to 0, or name files with negatives"
-        )
+        why = f"has a negative, and config.data.negatives={negatives}: set that to 0, or name files with negatives"
+        raise UserError(f"config.pairs.files={config.pairs.files}: none of {positives} labelled pairs {why}")
     if positives < batch_size:
-        raise UserError(
-            f"config.pairs.files={config.pairs.files}: {positives} labelled pairs, fewer than "
-            f"config.train.batch_size={batch_size}: more data or a smaller batch is needed"
-        )
+        few = f"{positives} labelled pairs, fewer than config.train.batch_size={batch_size}"
+        raise UserError(f"config.pairs.files={config.pairs.files}: {few}: more data or a smaller batch is needed")
 
 
 def of_pages(config: ConfigDict) -> bool:
@@ -120,18 +116,12 @@ def of_pages(config: ConfigDict) -> bool:
 
 
 def shapes(config: ConfigDict) -> list[tuple[Path, Shape]]:
-    """What the examples of each file are.
-
-    Raises:
-      UserError: a file does not tell, or some have pairs with a score and others positives.
-    """
+    """What the examples of each file are; of all of them, pairs with a score, or none."""
     shapes = [(path, labelled_format.shape(path, settings(config))) for path in _paths(config)]
     first_of = {shape.is_scored: path for path, shape in reversed(shapes)}
     if len(first_of) > 1:
-        raise UserError(
-            f"config.pairs.files={config.pairs.files}: {first_of[True]} has pairs with a score, and {first_of[False]} "
-            "positives, which other losses train on: take files of one kind, or name columns in config.pairs.fields"
-        )
+        what = f"{first_of[True]} has pairs with a score, and {first_of[False]} positives, which other losses train on"
+        raise UserError(f"config.pairs.files={config.pairs.files}: {what}: take files of one kind")
     return shapes
 
 
@@ -151,20 +141,15 @@ def check_scores(writer: Run, config: ConfigDict) -> None:
     Args:
       writer: the run whose stage makes shards of them.
       config: the run's own.
-
-    Raises:
-      UserError: they do not, or validation would look for the right documents of pairs with a score.
     """
     divided, of_files = writer.owner("sets").config.split.set, shapes(writer.config)
-    has_scores, is_scored = ([getattr(shape, what) for _, shape in of_files] for what in ("has_scores", "is_scored"))
+    has_teacher = bool(writer.teacher_scores) or (not divided and all(shape.has_scores for _, shape in of_files))
+    is_scored = any(shape.is_scored for _, shape in of_files)
     whose = writer.config.pairs.files if of_files else f"config.split.set={divided}"
-    has_teacher = bool(writer.teacher_scores) or (all(has_scores) and not divided)
-    examples.check_scores(config, has_teacher, any(is_scored), whose)
-    if any(is_scored) and config.loop.validate_every:
-        raise UserError(
-            f"config.loop.validate_every={config.loop.validate_every} looks for the right documents of queries, and "
-            "pairs with a score have none: set it to 0, and evaluate the model on a set"
-        )
+    examples.check_scores(config, has_teacher, is_scored, whose)
+    if is_scored and config.loop.validate_every:
+        why = "looks for the right documents of queries, and pairs with a score have none: set it to 0"
+        raise UserError(f"config.loop.validate_every={config.loop.validate_every} {why}")
 
 
 def settings(config: ConfigDict) -> Settings:

@@ -1,9 +1,8 @@
 """The refresh 'negatives': hard negatives, mined with the model as it is (ANCE, Xiong et al. 2021)."""
 
 import array
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from ml_collections import ConfigDict
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.labelled import grouping, pair_shards
-from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.recipes.recipe import guide_of, has_teacher, recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
@@ -51,27 +49,17 @@ class NegativesRefresh(RefreshKind):
 
     def check(self, config: ConfigDict) -> None:
         """Checks that batches take negatives, which have no teacher's scores, and which are mined."""
-        every = config.mine.refresh_every
+        every, recipe = f"config.mine.refresh_every={config.mine.refresh_every}", recipe_of(config)
         if not config.data.negatives:
-            raise UserError(
-                f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
-                "config.data.negatives=1 or more, or config.mine.refresh_every=0"
-            )
-        if not recipe_of(config).has_towers:
-            raise UserError(
-                f"config.mine.refresh_every={every} mines with the embeddings of the model as it is, and "
-                f"{recipe_of(config).label} has none: set config.mine.refresh_every=0"
-            )
-        if has_teacher(recipe_of(config)):
-            raise UserError(
-                f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
-                "would lack: set config.mine.refresh_every=0"
-            )
-        if guide := guide_of(recipe_of(config)):
-            raise UserError(
-                f"config.train.guide={guide} embeds the pairs before training, and negatives mined anew would lack it: "
-                "set config.mine.refresh_every=0, or config.train.guide=''"
-            )
+            raise UserError(f"{every} mines hard negatives, and config.data.negatives=0 takes none: raise that")
+        if not recipe.has_towers:
+            raise UserError(f"{every} mines with the embeddings of the model, and {recipe.label} has none: set 0")
+        if has_teacher(recipe):
+            why = "learns from a teacher's scores, which negatives mined anew would lack"
+            raise UserError(f"config.train.loss={config.train.loss} {why}: set config.mine.refresh_every=0")
+        if guide := guide_of(recipe):
+            why = "embeds the pairs before training, and negatives mined anew would lack it"
+            raise UserError(f"config.train.guide={guide} {why}: set it to '', or config.mine.refresh_every=0")
         hard_negatives.check(config.data.negatives, config.mine)
 
     def check_run(self, run: Run) -> None:
@@ -85,11 +73,8 @@ class NegativesRefresh(RefreshKind):
             return
         trained_on = files.read_json(statistics)["pairs with negatives"]
         if trained_on >= batch_size > (drawn := int(share * trained_on)):  # or one more
-            raise UserError(
-                f"config.mine.refresh_share={share} of {trained_on} labelled pairs are {drawn}, fewer than "
-                f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such "
-                "as to 1, or lower the batch"
-            )
+            few = f"of {trained_on} labelled pairs are {drawn}, fewer than config.train.batch_size={batch_size}"
+            raise UserError(f"config.mine.refresh_share={share} {few}: raise the share, or lower the batch")
 
     def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
         """As `RefreshKind.make`.
@@ -124,14 +109,15 @@ class NegativesRefresh(RefreshKind):
           UserError: it would be too small for a batch.
         """
         check_left(questions, mined.rows, layout, mining.answers)
-        write = functools.partial(
-            _write,
-            mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
-            inputs=inputs,
-            pool=mining.rule.count,
-            layout=layout,
-        )
-        return lambda folder: write(folder) or mined.counts
+        made, counts = hard_negatives.mined_examples(questions, candidates, mined.rows), grouping.Counts()
+
+        def write(folder: Path) -> Counts:
+            with grouping.grouped(made, folder, mining.rule.count, counts, seed=layout.seed) as groups:
+                rows = layout.shards, layout.positives
+                pair_shards.write_pairs(groups, inputs.vocabulary, folder, *rows, prefixes=inputs.prefixes)
+            return mined.counts
+
+        return write
 
     def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
         """As `RefreshKind.summary`."""
@@ -146,16 +132,14 @@ def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout
       rows: of each question's negatives.
       answers: whether passages that hold an answer are left out.
     """
-    with_negatives = [question for question, negatives in zip(questions, rows) if len(negatives)]
-    pairs_left = sum(
-        min(len(question.positives), layout.positives or len(question.positives)) for question in with_negatives
-    )
+    left = [len(question.positives) for question, negatives in zip(questions, rows) if len(negatives)]
+    pairs_left = sum(min(count, layout.positives or count) for count in left)
     if pairs_left < layout.least:
+        few = f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}"
+        way = "in a new --workdir, raise config.mine.last or lower the margins of config.mine"
         raise UserError(
-            f"of {len(questions)} training questions {len(with_negatives)} have a negative left, which are "
-            f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, "
-            "raise config.mine.last or lower the margins of config.mine"
-            + (", or set config.mine.answers=False" if answers else "")
+            f"of {len(questions)} training questions {len(left)} have a negative left, which are {few}: {way}"
+            + (hard_negatives.WITHOUT_ANSWERS if answers else "")
         )
 
 
@@ -178,14 +162,6 @@ def _embedded(
         owners.extend(row for row, windows_of_text in zip(rows, cut) for _ in windows_of_text)
     index = ExactIndex(windows_WE[: len(owners)], mesh=inputs.mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))
-
-
-def _write(folder: Path, *, mined: Iterable[Example], inputs: RefreshInputs, pool: int, layout: Layout) -> None:
-    """Writes a version as the stage `pairs` writes its shards."""
-    with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=layout.seed) as groups:
-        pair_shards.write_pairs(
-            groups, inputs.vocabulary, folder, layout.shards, layout.positives, prefixes=inputs.prefixes
-        )
 
 
 REFRESHES.register(NegativesRefresh.name, NegativesRefresh())

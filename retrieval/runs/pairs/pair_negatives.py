@@ -9,6 +9,7 @@ what a process that is killed leaves for the next one:
 """
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,10 +26,9 @@ from retrieval.data.sets import beir, trec
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.runs.pairs import hard_negatives, labelled_groups, source_pairs
-from retrieval.runs.pairs.guided_pairs import Distinct
 from retrieval.runs.pairs.hard_negatives import Lists, Question, Searched
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES
+from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES, Distinct
 from retrieval.runs.weights.trained_model import TRAINED, PairScorer, TrainedKind
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex
@@ -51,10 +51,10 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Searched, dict[str, Any]]]:
     config = run.config
     folder.mkdir(exist_ok=True)
     with labelled_groups.opened(run, folder, every=True) as (groups, counts):
-        documents = Distinct(lambda: _texts(config.pairs.collection, groups), _key)
+        documents = Distinct(lambda: _texts(config.pairs.collection, groups), grouping.number)
         counts.log("mine")
-        path = folder / "candidates.jsonl"
-        beir.write_candidates(path, _numbered(documents))
+        path, named = folder / "candidates.jsonl", enumerate(documents)
+        beir.write_candidates(path, (Candidate(text.id or f"text-{row}", text.title, text.text) for row, text in named))
         questions = hard_negatives.with_known([_question(documents, *group) for group in enumerate(groups)])
     if not questions:
         raise UserError(f"config.pairs.files={config.pairs.files}: no query with a positive is left; name other files")
@@ -63,10 +63,10 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Searched, dict[str, Any]]]:
         embedder.write_queries(folder, QUERIES, [question.text for question in questions], len(questions))
         embedder.write_documents(folder, DOCUMENTS, candidates, len(candidates))
         queries, rows = StoredRows(folder, QUERIES), StoredRows(folder, DOCUMENTS)
-        judge = _Embeddings(queries, rows)
+        judge = functools.partial(_by_embeddings, queries, rows)
         if config.mine.reranker:
             scorer = TRAINED["reranker"].open(run, config.mine.reranker, "config.mine.reranker")
-            judge = _Reranker(scorer, folder / "judged", candidates)
+            judge = functools.partial(_by_reranker, scorer, folder / "judged", candidates)
         about = {"model": config.mine.model, "reranker": config.mine.reranker}
         yield Searched(questions, candidates, queries, ExactIndex(rows).search, judge), about
 
@@ -78,52 +78,35 @@ def _texts(collection: str, groups: Iterable[grouping.Example]) -> Iterator[Cand
         yield from group.positives if collection else (*group.positives, *group.negatives)
 
 
-def _key(text: Candidate) -> int:
-    return int.from_bytes(grouping.digest(text), "big")
-
-
-def _numbered(texts: Iterable[Candidate]) -> Iterator[Candidate]:
-    """The texts; one without an id has its number."""
-    for row, text in enumerate(texts):
-        yield Candidate(text.id or f"text-{row}", text.title, text.text)
-
-
 def _question(documents: Distinct[Candidate], number: int, group: grouping.Example) -> Question:
     itself = Candidate("", "", group.query)
     own = [documents.number(itself)] if itself in documents else []
     return Question(str(number), group.query, list(dict.fromkeys(map(documents.number, group.positives))), own)
 
 
-class _Embeddings:
+def _by_embeddings(
+    embedded: StoredRows, documents: StoredRows, start: int, questions: Sequence[Question], lists: Lists
+) -> tuple[Lists, np.ndarray]:
     """Leaves lists as they are, and scores positives by their embeddings."""
-
-    def __init__(self, queries: StoredRows, documents: StoredRows):
-        self._queries, self._documents = queries, documents
-
-    def __call__(self, start: int, questions: Sequence[Question], lists: Lists) -> tuple[Lists, np.ndarray]:
-        places, rows = zip(*_positives(questions))
-        query_PE = self._queries[start : start + len(questions)][list(places)]
-        scores_P = np.einsum("pe,pe->p", query_PE, self._documents[np.array(rows)])
-        return lists, _worst(questions, scores_P)
+    places, rows = zip(*_positives(questions))
+    query_PE = embedded[start : start + len(questions)][list(places)]
+    return lists, _worst(questions, np.einsum("pe,pe->p", query_PE, documents[np.array(rows)]))
 
 
-class _Reranker:
+def _by_reranker(
+    scorer: PairScorer, at: Path, texts: CandidateTexts, start: int, questions: Sequence[Question], lists: Lists
+) -> tuple[Lists, np.ndarray]:
     """A reranker's scores of positives, and of what the embedder found, in their order."""
-
-    def __init__(self, scorer: PairScorer, folder: Path, candidates: CandidateTexts):
-        self._scorer, self._folder, self._candidates = scorer, folder, candidates
-
-    def __call__(self, start: int, questions: Sequence[Question], lists: Lists) -> tuple[Lists, np.ndarray]:
-        _, rows_QK = lists
-        is_found_QK = rows_QK >= 0
-        pairs = [*zip(np.nonzero(is_found_QK)[0].tolist(), rows_QK[is_found_QK].tolist()), *_positives(questions)]
-        queries, folder = [question.text for question in questions], self._folder / f"{start:09d}"
-        scores_P, _ = self._scorer.score_all(folder, queries, lambda: pairs, len(pairs), self._candidates.__getitem__)
-        scores_QK, count = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
-        scores_QK[is_found_QK] = scores_P[:count]
-        order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
-        ranked = np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
-        return ranked, _worst(questions, scores_P[count:])
+    _, rows_QK = lists
+    is_found_QK = rows_QK >= 0
+    pairs = [*zip(np.nonzero(is_found_QK)[0].tolist(), rows_QK[is_found_QK].tolist()), *_positives(questions)]
+    queries, folder = [question.text for question in questions], at / f"{start:09d}"
+    scores_P, _ = scorer.score_all(folder, queries, lambda: pairs, len(pairs), texts.__getitem__)
+    scores_QK, count = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
+    scores_QK[is_found_QK] = scores_P[:count]
+    order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
+    ranked = np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
+    return ranked, _worst(questions, scores_P[count:])
 
 
 def _positives(questions: Sequence[Question]) -> list[tuple[int, int]]:
@@ -143,27 +126,19 @@ def models(config: ConfigDict) -> Iterator[tuple[TrainedKind, str, str]]:
 
 
 def check(run: Run) -> None:
-    """Checks the pairs and the models.
-
-    Raises:
-      UserError: there are no pairs, or one of them does not do.
-    """
-    config = run.config
+    """Checks the pairs and the models."""
+    config, model = run.config, f"config.mine.model={run.config.mine.model}"
     if not (config.pairs.files or config.pairs.sources):
-        raise UserError(
-            f"config.mine.model={config.mine.model} mines for labelled pairs: set config.pairs.files to files of them"
-        )
+        raise UserError(f"{model} mines for labelled pairs: set config.pairs.files to files of them")
     if "pairs" in config.stages:
-        raise UserError(
-            f"config.mine.model={config.mine.model} mines for a file, and 'pairs' would train on config.pairs.files as "
-            "they are: leave 'pairs' out of config.stages, and name the file in config.pairs.files of another run"
-        )
+        way = "leave 'pairs' out of config.stages, and name the file in config.pairs.files of another run"
+        raise UserError(f"{model} mines for a file, and 'pairs' would train on config.pairs.files as they are: {way}")
     if not hosts.is_alone():
-        raise UserError(f"config.mine.model={config.mine.model}: one host mines for pairs; leave --multihost out")
+        raise UserError(f"{model}: one host mines for pairs; leave --multihost out")
     source_paths.checked("config.pairs.collection", source_paths.split(config.pairs.collection), False)
     source_pairs.check_inputs(run)
-    for kind, model, field in models(config):
-        kind.check(run, model, field)
+    for kind, value, field in models(config):
+        kind.check(run, value, field)
 
 
 def inputs(run: Run) -> list[Path]:

@@ -102,17 +102,12 @@ def check_written(config: ConfigDict, writer: Run) -> None:
     Args:
       writer: the run whose stage `pairs` makes them.
     """
-    fields = (*sources.FILE_KEYS.values(), *sources.PROMPT_KEYS.values())
-    ours, theirs = (
-        {name: values_of(own, fields) for name, own in sources.configs_of(each).items()}
-        for each in (config, writer.config)
-    )
-    if ours != theirs:
-        name = next((name for name in (*theirs, *ours) if ours.get(name) != theirs.get(name)), "")
-        raise UserError(
-            f"config.{sources.FIELD}: source '{name}' is not as in {writer.display_path}, whose pairs are trained on: "
-            "take the files and prompts from there, or make pairs of this run's own, with 'pairs' in config.stages"
-        )
+    fields, both = (*sources.FILE_KEYS.values(), *sources.PROMPT_KEYS.values()), (config, writer.config)
+    ours, theirs = ({n: values_of(own, fields) for n, own in sources.configs_of(each).items()} for each in both)
+    if other := next((name for name in (*theirs, *ours) if ours.get(name) != theirs.get(name)), ""):
+        what = f"source '{other}' is not as in {writer.display_path}, whose pairs are trained on"
+        way = "take the files and prompts from there, or put 'pairs' into config.stages"
+        raise UserError(f"config.{sources.FIELD}: {what}: {way}")
 
 
 def check(config: ConfigDict, divided_set: str) -> None:
@@ -120,32 +115,17 @@ def check(config: ConfigDict, divided_set: str) -> None:
 
     Args:
       divided_set: the evaluation set that is divided for training, '' if none is.
-
-    Raises:
-      UserError: something is.
     """
-    others = {
-        "train.guide": config.train.guide,
-        "pairs.files": config.pairs.files,
-        "split.set": divided_set,
-        "pairs.in_order": config.pairs.in_order,
-    }
+    others = values_of(config, ("train.guide", "pairs.files", "pairs.in_order")) | {"split.set": divided_set}
     if field := next((field for field, value in others.items() if value), ""):
-        raise UserError(
-            f"config.{field}={others[field]} does not go with config.{sources.FIELD}, whose sources have files of "
-            "their own, in no order, and no guide: set one of the two back"
-        )
+        raise UserError(f"config.{field}={others[field]} does not go with config.{sources.FIELD}: set one of them back")
     for name, own in sources.configs_of(config).items():
         if labelled_groups.of_pages(own):
-            raise UserError(
-                f"source '{name}': {own.pairs.files} has pages, each with negatives of its own, which no source keeps: "
-                "name it in config.pairs.files"
-            )
+            why = "has pages, each with negatives of its own, which no source keeps: name it in config.pairs.files"
+            raise UserError(f"source '{name}': {own.pairs.files} {why}")
         if config.pairs.positives and labelled_groups.are_apart(own):
-            raise UserError(
-                f"source '{name}': {own.pairs.files} has scores of each record, and config.pairs.positives="
-                f"{config.pairs.positives} goes by query: set that to 0"
-            )
+            why = f"has scores of each record, and config.pairs.positives={config.pairs.positives} goes by query: set 0"
+            raise UserError(f"source '{name}': {own.pairs.files} {why}")
 
 
 def teacher_inputs(path: str) -> Sequence[Path]:
@@ -163,10 +143,8 @@ def check_inputs(run: Run) -> None:
     config, pairs = run.config, run.config.pairs
     divided_set = run.owner("sets").config.split.set
     if not (pairs.files or pairs.sources or divided_set):
-        raise UserError(
-            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, config.pairs.sources to "
-            "several sources of them, or config.split.set to an evaluation set to divide, such as reqa"
-        )
+        way = "config.pairs.sources, or config.split.set to an evaluation set to divide, such as reqa"
+        raise UserError(f"stage 'pairs' needs labelled examples: set config.pairs.files to files of them, {way}")
     for name, own in sources.each(config).items():
         with sources.naming(name):
             _check_files(own)

@@ -13,7 +13,6 @@ from retrieval.runs.pipeline.stage import STAGES, is_among, readers_of, reads_of
 from retrieval.runs.pipeline.work_directory import WorkDirectory
 
 _log = logging.getLogger(__name__)
-
 _READ_BY_ALL = ("vocab",)  # where no stage of the chain prepares a corpus
 
 
@@ -25,11 +24,8 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
     for path, field in tree.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
         if other and (value := field_of(config, path)):  # that a field is missing, the checks say
-            shown = f"{value:g}" if isinstance(value, float) else value
-            counts = get_field(config, other)
-            _log.info(
-                "config.%s=%s is set, so config.%s=%s of the experiment does not count", other, counts, path, shown
-            )
+            values = other, get_field(config, other), path, f"{value:g}" if isinstance(value, float) else value
+            _log.info("config.%s=%s is set, so config.%s=%s of the experiment does not count", *values)
             config.update_from_flattened_dict({path: field.default})
 
 
@@ -64,10 +60,9 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
         for name in readers:
             owner = run.owner(name)
             if owner is not run and _value(owner.config, field) != _value(run.config, field):
-                raise UserError(
-                    f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
-                    f"{owner.display_path}: set it there, or add '{name}' to config.stages"
-                )
+                whose = f"'{name}', which is one of the base, {owner.display_path}"
+                way = f"set it there, or add '{name}' to config.stages"
+                raise UserError(f"config.{field}: no stage of this run reads it, but {whose}: {way}")
 
 
 def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> None:
@@ -78,10 +73,8 @@ def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> No
             continue
         reads_itself = any(reader in names for reader in readers_of(field) if not _reads_output(run, reader, name))
         if not reads_itself and _value(owner.config, field) != _value(run.config, field):
-            raise UserError(
-                f"config.{field}: stage '{name}' of {owner.display_path} ran with another value, and what it made is "
-                f"used as it is: leave it out, or run '{name}' anew, in a --workdir of its own"
-            )
+            what = f"stage '{name}' of {owner.display_path} ran with another value, and what it made is used as it is"
+            raise UserError(f"config.{field}: {what}: leave it out, or run '{name}' in a --workdir of its own")
 
 
 def _reads_output(run: WorkDirectory, name: str, of: str) -> bool:
@@ -91,8 +84,5 @@ def _reads_output(run: WorkDirectory, name: str, of: str) -> bool:
 
 
 def _value(config: ConfigDict, field: str) -> str:
-    """As JSON, for which lists and tuples are the same."""
-    try:
-        return json.dumps(get_field(config, field))
-    except KeyError:  # of a version without the field
-        return ""
+    """As JSON, for which lists and tuples are the same; a version may lack the field."""
+    return json.dumps(field_of(config, field))

@@ -10,7 +10,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval.common import files
-from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.errors import UserError
 from retrieval.config import experiment, tree
 from retrieval.runs.pipeline import downloads, order, overrides
 from retrieval.runs.pipeline.records import get_field
@@ -49,10 +49,8 @@ def check_settings(config: ConfigDict, names: Collection[str]) -> None:
         value = get_field(config, path) if other and readers_of(path, names) else field.default
         if value != field.default and not fits(get_field(config, other)):
             needed = f"={field.goes_with[1]}" if isinstance(field.goes_with, tuple) else ""
-            raise UserError(
-                f"config.{path}={value} is read with config.{other}{needed} alone, and that is "
-                f"{get_field(config, other)!r}: set config.{other}{needed}, or config.{path}={field.default!r}"
-            )
+            why = f"is read with config.{other}{needed} alone, and that is {get_field(config, other)!r}"
+            raise UserError(f"config.{path}={value} {why}: set that, or config.{path}={field.default!r}")
     for check_config in _distinct(names, "check_config"):
         check_config(config)
 
@@ -76,10 +74,9 @@ def _check_names(run: WorkDirectory, names: Sequence[str]) -> None:
     """The stages that are listed, and those that are asked for, are stages."""
     for name in (*run.config.stages, *names):
         if "," in name:
-            several = tuple(name.split(","))
-            raise UserError(f'config.stages={name} is one text; a tuple of them is needed: --config.stages="{several}"')
-        if name not in STAGES:
-            raise unknown_name("stage", name, STAGES)
+            several = f'--config.stages="{tuple(name.split(","))}"'
+            raise UserError(f"config.stages={name} is one text; a tuple of them is needed: {several}")
+        STAGES.find(name)
     if not names:
         raise UserError(f"config.stages is empty: name the stages to run, --stage=A,B; known: {', '.join(STAGES)}")
 
@@ -87,10 +84,8 @@ def _check_names(run: WorkDirectory, names: Sequence[str]) -> None:
 def _check_folders(run: WorkDirectory, is_read: bool) -> None:
     """The work directory can be made and written to, or is only read; it and its bases have whole configs."""
     if strange := set("*?[") & set(str(run.folder)):
-        raise UserError(
-            f"--workdir={run.folder}: '{min(strange)}' stands for other characters where files are looked for; name a "
-            "folder without it"
-        )
+        what = f"'{min(strange)}' stands for other characters where files are looked for"
+        raise UserError(f"--workdir={run.folder}: {what}; name a folder without it")
     place = run.folder.absolute()
     while not place.exists():
         place = place.parent
@@ -106,19 +101,14 @@ def _check_folders(run: WorkDirectory, is_read: bool) -> None:
 
 def _refuse_mounted_bucket(place: Path, folder: Path) -> None:
     """Files of a mounted bucket come one by one, and no folder gets its name at once: half of one would count."""
-    mounts = [line.split()[:3] for line in _MOUNTS.read_text(encoding="utf-8").splitlines()] if _MOUNTS.exists() else []
-    above = {
-        at.replace("\\040", " "): (bucket, kind)
-        for bucket, at, kind in mounts
-        if place.resolve().is_relative_to(at.replace("\\040", " "))
-    }
-    at = max(above, key=len, default="")
-    if at and above[at][1] == "fuse.gcsfuse":
-        inside = folder.resolve().relative_to(at)
-        raise UserError(
-            f"--workdir={folder}: gcsfuse has mounted a bucket at {at}, good for data that is read, but unable to "
-            f"rename a folder at once: write to the bucket itself, --workdir=gs://{above[at][0]}/{inside}"
-        )
+    lines = _MOUNTS.read_text(encoding="utf-8").splitlines() if _MOUNTS.exists() else []
+    mounts = [[part.replace("\\040", " ") for part in line.split()[:3]] for line in lines]
+    above = [(at, bucket, kind) for bucket, at, kind in mounts if place.resolve().is_relative_to(at)]
+    at, bucket, kind = max(above, key=lambda mount: len(mount[0]), default=("", "", ""))
+    if kind == "fuse.gcsfuse":
+        why = f"gcsfuse has mounted a bucket at {at}, good for data that is read, but unable to rename a folder at once"
+        way = f"write to the bucket itself, --workdir=gs://{bucket}/{folder.resolve().relative_to(at)}"
+        raise UserError(f"--workdir={folder}: {why}: {way}")
 
 
 def _check_writable(place: Path, folder: Path) -> None:

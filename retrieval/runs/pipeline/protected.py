@@ -23,16 +23,12 @@ def check_run(run: WorkDirectory) -> None:
     if not (run.folder / CONFIG).exists():
         items = run.folder.iterdir() if run.folder.exists() else ()
         if not all(item.name in (files.LOCK, artefacts.LOGS) or files.is_temporary(item) for item in items):
-            raise UserError(
-                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
-            )
+            what = "is not empty and not a work directory (no config.json)"
+            raise UserError(f"{run.folder} {what}: use another --workdir")
         return
-    if changes := _refused_changes(run):
-        raise UserError(
-            f"{run.display_path} is the work directory of another config:\n  "
-            + "\n  ".join(changes[:3])
-            + "\nuse another --workdir, or the old settings"
-        )
+    if changes := "\n  ".join(_refused_changes(run)[:3]):
+        way = "use another --workdir, or the old settings"
+        raise UserError(f"{run.display_path} is the work directory of another config:\n  {changes}\n{way}")
 
 
 def extended(run: WorkDirectory) -> list[str]:
@@ -79,13 +75,12 @@ def _fixed_of(run: WorkDirectory) -> list[str]:
 def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:
     """Of the fields of a fixed stage those that have changed and may not, each with both values in words."""
     protected = STAGES[name].protected or Protected()
-    return {
-        field: f"config.{field}: {old!r} there, {new!r} now"
-        for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items()
-        if field not in protected.extendable
-        or not isinstance(old, int | float)
-        or not _may_become(field, old, new, record)
-    }
+    refused = {}
+    for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items():
+        is_length = field in protected.extendable and isinstance(old, int | float)
+        if not (is_length and _may_become(field, old, new, record)):
+            refused[field] = f"config.{field}: {old!r} there, {new!r} now"
+    return refused
 
 
 def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:

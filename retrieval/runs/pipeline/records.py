@@ -10,47 +10,33 @@ import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.config import fields
-from retrieval.runs.pipeline.stage import STAGES, Read, in_order, reads_of
+from retrieval.runs.pipeline.stage import ADOPT, STAGES, TRAIN, Read, in_order, listed_as, reads_of
 from retrieval.runs.pipeline.work_directory import CONFIG, FORMAT, WorkDirectory, check_format
 
 
 def read_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
-    """The record of a stage that has begun, of whichever run of the chain has it, or None.
-
-    Raises:
-      UserError: the file is not what was written.
-    """
+    """The record of a stage that has begun, of whichever run of the chain has it, or None."""
     return read_own_record(run.owner(stage), stage)
 
 
 def record_of(run: WorkDirectory, stage: str) -> dict[str, Any]:
-    """`read_record` for a stage that has begun.
-
-    Raises:
-      UserError: it has not, or as `read_record`.
-    """
+    """`read_record` for a stage that has begun."""
     if (record := read_record(run, stage)) is None:
         raise UserError(f"stage '{stage}' has no record in {run.owner(stage).display_path}: --stage={stage} makes it")
     return record
 
 
 def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
-    """The record of a stage that has begun in the run's own folder, or None.
-
-    Raises:
-      UserError: the file is not what was written.
-    """
+    """The record of a stage that has begun in the run's own folder, or None."""
     path = run.own_record(stage)
-    if not path.exists():
-        return None
-    return _read(path, f"{run.display_path}/stages/{path.name}")
+    return _read(path, f"{run.display_path}/stages/{path.name}") if path.exists() else None
 
 
 def _read(path: Path, place: str) -> dict[str, Any]:
@@ -77,11 +63,8 @@ def verify_written(folder: Path, names: Collection[str]) -> dict[str, dict[str, 
     finished = {stage: record for stage, record in read.items() if record["done"]}
     for stage, record in finished.items():
         noted = {name: sum for name, sum in record.get("noted", {}).items() if (folder / name).is_file()}
-        sums = {
-            name: sum
-            for name, sum in ({**record.get("outputs", {}), **noted}).items()
-            if PurePath(name).parts[0] in names
-        }
+        written = {**record.get("outputs", {}), **noted}
+        sums = {name: sum for name, sum in written.items() if PurePath(name).parts[0] in names}
         files.verify_checksums(folder, sums, f"--stage={stage} makes it again")
     return finished
 
@@ -109,7 +92,7 @@ def needs(run: WorkDirectory, name: str) -> list[tuple[Read, WorkDirectory]]:
     for read in reads_of(name, run.config):
         owner = (run.as_seen_by(name) if read.from_base_if_later else run).owner(read.stage)
         if not read.is_optional or is_done(owner, read.stage):
-            outputs.append((read, owner))
+            outputs.append((read._replace(stage=listed_as(read.stage, owner.config.stages)), owner))
     return outputs
 
 
@@ -200,45 +183,32 @@ def stale_stages(run: WorkDirectory, name: str, before: Collection[str] = ()) ->
     return [] if is_idle and not STAGES[name].always_runs else stale
 
 
-class Inconsistent(NamedTuple):
-    """Two outputs that a stage would read, of which one was made from another version of the other.
+def check_consistent(run: WorkDirectory, name: str) -> None:
+    """Checks that what a stage would read of a base fits what it reads beside it.
 
-    Attributes:
-      stage: the one, and of which run it is.
-      other: the other, and of which run it is read.
-    """
-
-    stage: str
-    owner: WorkDirectory
-    other: str
-    ours: WorkDirectory
-
-
-def inconsistent(run: WorkDirectory, name: str) -> Inconsistent | None:
-    """What a stage would read of a base that does not fit what it reads beside it; None where all fits.
-
-    That was made with another model than this run's, or from other sets or passages than those that are read.
+    It does not where that was made with another model than this run's, or from other sets or passages than those that
+    are read.
     """
     reads = [(read, owner) for read, owner in needs(run, name) if not read.any_version]
     for read, owner in reads:
         if owner.folder == run.folder or STAGES[read.stage].protected:
             continue  # what is older of one run, `stale_stages` says
         view = run.as_seen_by(name) if read.from_base_if_later else run
-        for below, theirs in needs(owner, read.stage):
-            ours = view.owner(below.stage)
-            if _is_model(below.stage) and not below.from_base_if_later and ours.folder != theirs.folder:
-                return Inconsistent(read.stage, owner, below.stage, ours)
         made_of = (read_record(owner, read.stage) or {}).get("stands_on", {})
-        for same, ours in reads:
-            if same.must_match and same.stage in made_of and not _is_same(same.stage, ours, owner, made_of[same.stage]):
-                return Inconsistent(read.stage, owner, same.stage, ours)
-    return None
+        models = [(below.stage, theirs) for below, theirs in needs(owner, read.stage) if not below.from_base_if_later]
+        pairs = [(of, theirs, view.owner(of)) for of, theirs in models if _is_model(of)]
+        others = [(of, ours) for of, theirs, ours in pairs if ours.folder != theirs.folder]
+        same = [(of.stage, ours) for of, ours in reads if of.must_match and of.stage in made_of]
+        others += [(of, ours) for of, ours in same if not _is_same(of, ours, owner, made_of[of])]
+        for other, ours in others:
+            what = f"what stage '{read.stage}' of {owner.display_path} made of another '{other}' than that of"
+            way = f"add '{read.stage}' to config.stages, or take the '{other}' of the base"
+            raise UserError(f"stage '{name}' would read {what} {ours.display_path}, which it reads too: {way}")
 
 
 def _is_model(name: str) -> bool:
-    """Whether a stage trains a model: no two trainings give the same."""
-    protected = STAGES[name].protected
-    return protected is not None and bool(protected.extendable)
+    """Whether a stage gives a model: no two trainings give the same."""
+    return name in (TRAIN, ADOPT)
 
 
 def _is_same(name: str, ours: WorkDirectory, theirs: WorkDirectory, made: str) -> bool:
@@ -281,16 +251,11 @@ def read_files(run: WorkDirectory, name: str) -> list[dict[str, Any]]:
     """The files outside of the work directory that a stage reads, as `files.describe` has them.
 
     What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
-    keeps what was seen, so that a dump is read for its sum once.
+    keeps what was seen, so that a dump is read for its sum once. A file in the work directory of a run whose record has
+    another sum of it is refused.
     """
     known = (read_record(run, name) or {}).get("files", [])
     read = [file for path in STAGES[name].files(run) for file in files.describe(path, known)]
-    _refuse_damaged(read)
-    return read
-
-
-def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
-    """Raises `UserError` where a file is in the work directory of a run whose record has another sum of it."""
     records_in = functools.cache(lambda folder: verify_written(folder, ()))
     for file in read:
         path = Path(file["path"]).absolute()
@@ -299,10 +264,10 @@ def _refuse_damaged(read: Sequence[Mapping[str, Any]]) -> None:
             continue
         for stage, record in records_in(folder).items():
             if record.get("outputs", {}).get(path.relative_to(folder).as_posix(), file["sum"]) != file["sum"]:
-                raise UserError(
-                    f"{path}: damaged, its SHA-256 is not that of what was written; --stage={stage} makes it again in "
-                    f"{folder}, or copy it to another place if you changed it on purpose"
-                )
+                what = "damaged, its SHA-256 is not that of what was written"
+                way = f"--stage={stage} makes it again in {folder}, or copy it elsewhere if you changed it on purpose"
+                raise UserError(f"{path}: {what}; {way}")
+    return read
 
 
 def _identities(run: WorkDirectory, name: str) -> dict[str, str]:
@@ -338,11 +303,5 @@ def field_of(config: Any, field: str) -> Any:
 
 
 def get_field(config: Any, field: str) -> Any:
-    """The value of a dotted name in nested dicts.
-
-    Raises:
-      KeyError: there is no such field.
-    """
-    for name in field.split("."):
-        config = config[name]
-    return config
+    """The value of a dotted name in nested dicts."""
+    return functools.reduce(lambda group, name: group[name], field.split("."), config)

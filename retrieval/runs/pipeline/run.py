@@ -47,10 +47,9 @@ class Run(WorkDirectory):
         paths = vocabularies.files(self.vocabulary)
         for path in paths:
             if not path.is_file():
-                raise UserError(
-                    f"{path}: {'a folder without a vocabulary' if path.is_dir() else 'no such file'}, in config.vocab; "
-                    f"put it back, or set config.vocab to where it is{hub_hint(str(path))}"
-                )
+                what = "a folder without a vocabulary" if path.is_dir() else "no such file"
+                way = f"put it back, or set config.vocab to where it is{hub_hint(str(path))}"
+                raise UserError(f"{path}: {what}, in config.vocab; {way}")
         return paths
 
     def check_vocabulary(self) -> None:
@@ -66,10 +65,8 @@ class Run(WorkDirectory):
           UserError: there is none, or it is none, or it has no token that config.data.append_eos asks for.
         """
         if not (self.vocabulary or self.prepares):
-            raise UserError(
-                "there is no vocabulary, for no stage prepares a corpus: set config.vocab to a vocabulary or to a "
-                "folder of BERT's weights, or config.base to a run that has one, or add 'prepare' to config.stages"
-            )
+            way = "set config.vocab to one or to a folder of BERT's weights, or config.base to a run that has one"
+            raise UserError(f"there is no vocabulary, for no stage prepares a corpus: {way}, or add 'prepare'")
         vocabulary = vocabularies.load(self.vocabulary or self.corpus)
         if self.owner("train").config.data.append_eos:
             vocabulary.append_eos()
@@ -120,11 +117,6 @@ class Run(WorkDirectory):
     def held_out_pairs(self) -> Path:
         """The labelled queries that are validated on where no set is split, a BEIR folder."""
         return self.pairs / "validation"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Orbax steps."""
-        return self.owner("train").folder / "checkpoints"
 
     @property
     def passages(self) -> list[Path]:

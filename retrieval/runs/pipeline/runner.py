@@ -106,10 +106,8 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     has_begun = before is not None and (before["done"] or protected.has_written(run, stage))
     goes_further = before is not None and not same and protected.has_another_length(run, name, before, inputs)
     if before and has_begun and not same and stage.protected and goes_on and not goes_further:
-        raise UserError(
-            f"stage '{name}': {_changed(before.get('files', []), read)} since it ran in {run.display_path}; use "
-            f"another --workdir, or delete {run.display_path} to start afresh"
-        )
+        what = f"{_changed(before.get('files', []), read)} since it ran in {run.display_path}"
+        raise UserError(f"stage '{name}': {what}; use another --workdir, or delete that one to start afresh")
     if not (same and good):  # nobody knows what is there without a record, either
         _make_way(run, stage, is_whole=bool(before and before["done"] and good))
     record = {"inputs": inputs, "stands_on": lineage(run, name), "files": read, "done": False}
@@ -148,25 +146,16 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
     run.put(*stage.writes, *stage.side_outputs)
     noted = [path for top in stage.side_outputs for path in (run.folder / top, *(run.folder / top).glob("*.jsonl"))]
     sums = files.checksums(run.folder, filter(Path.is_file, noted))
-    sealed = _sealed(run, stage, record["details"])
-    outputs = files.checksums(run.folder, [*_loose_files(run, stage, sealed), *(at / files.MANIFEST for at in sealed)])
+    tops = [run.folder / path for path in stage.writes]
+    below = [item for top in tops for item in ([top] if top.is_file() else top.rglob("*")) if item.is_file()]
+    details, manifests = record["details"], sorted(item for item in below if item.name == files.MANIFEST)
+    named = [run.folder / name for name in details.get(SEALED, ())] if isinstance(details, dict) else []
+    sealed = [*named, *(path.parent for path in manifests)]  # folders with a manifest of their own
+    loose = [item for item in below if not any(folder in item.parents for folder in sealed)]
+    outputs = files.checksums(run.folder, [*loose, *(at / files.MANIFEST for at in sealed)])
     write_record(run, name, {**record, "outputs": outputs, "noted": sums})
     if stage.reuses:
         files.remove(run.folder / OLDER)
-
-
-def _sealed(run: WorkDirectory, stage: Stage, details: Any) -> list[Path]:
-    """The folders that a stage wrote with a manifest of their own."""
-    named = details.get(SEALED, ()) if isinstance(details, dict) else ()
-    written = (path.parent for top in stage.writes for path in (run.folder / top).rglob(files.MANIFEST))
-    return [*(run.folder / name for name in named), *sorted(written)]
-
-
-def _loose_files(run: WorkDirectory, stage: Stage, sealed: Collection[Path]) -> list[Path]:
-    """The files that a stage wrote, but those of sealed folders."""
-    tops = [run.folder / path for path in stage.writes]
-    below = [item for top in tops for item in ([top] if top.is_file() else top.rglob("*")) if item.is_file()]
-    return [item for item in below if not any(folder in item.parents for folder in sealed)]
 
 
 def _verify_needs(run: WorkDirectory, name: str) -> None:

@@ -111,15 +111,26 @@ class Stage:
 SEALED = "sealed"
 OLDER = "older"  # the folder below the work directory
 
+# The stages that give a run its model, of which a config lists one: `train`, and `adopt` for a model as it is. Whoever
+# reads a model reads "train", and gets the output of the one that is listed.
+TRAIN, ADOPT = "train", "adopt"
+
 STAGES: Table[Stage] = Table("stage", "retrieval.stages", "stage")
 
 
 def reads_of(name: str, config: ConfigDict) -> list[Read]:
-    """What a stage reads with a config, each stage once."""
+    """What a stage reads with a config, each stage once; a model of the stage that the config lists."""
     reads = STAGES[name].reads
     listed = reads(config) if callable(reads) else reads
     named = [read if isinstance(read, Read) else Read(read) for read in listed]
-    return list({read.stage: read for read in reversed(named)}.values())[::-1]
+    own = [read._replace(stage=listed_as(read.stage, config.stages)) for read in named]
+    return list({read.stage: read for read in reversed(own)}.values())[::-1]
+
+
+def listed_as(name: str, stages: Collection[str]) -> str:
+    """A stage's own name, or that of the other one that gives a model, where these stages have that alone."""
+    other = {TRAIN: ADOPT, ADOPT: TRAIN}.get(name, name)
+    return other if other in stages and name not in stages else name
 
 
 def in_order(names: Iterable[str], config: ConfigDict) -> list[str]:

@@ -17,6 +17,7 @@ from retrieval.common.runtime import artefacts
 from retrieval.common.runtime.artefacts import Artefacts
 from retrieval.common.runtime.store import is_url
 from retrieval.config import fields
+from retrieval.runs.pipeline.stage import listed_as
 
 CONFIG = "config.json"
 
@@ -66,9 +67,8 @@ class WorkDirectory:
         """
         folder = artefacts.local(value)
         if not (folder / CONFIG).exists():
-            tried = folder.absolute()
-            where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
-            raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
+            where = f"no config.json in {folder.absolute()}"
+            raise UserError(f"{field}={value}: not a work directory ({where}); name that of a run")
         return cls(kept_config(folder, field), folder, lock, remote=artefacts.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property
@@ -92,9 +92,8 @@ class WorkDirectory:
         runs = [self]
         while base := runs[-1].base:
             if base.folder.resolve() in [run.folder.resolve() for run in runs]:
-                raise UserError(
-                    f"config.base of {runs[-1].display_path} leads back to {base.display_path}: take another base"
-                )
+                what = f"config.base of {runs[-1].display_path} leads back to {base.display_path}"
+                raise UserError(f"{what}: take another base")
             runs.append(base)
         return runs
 
@@ -126,7 +125,11 @@ class WorkDirectory:
 
     def owner(self, stage: str) -> Self:
         """The one whose folder has what a stage writes: the first of the chain whose config lists the stage."""
-        return next((run for run in self.chain if stage in run.config.stages), self)
+        return next((run for run in self.chain if run.lists(stage)), self)
+
+    def lists(self, stage: str) -> bool:
+        """Whether the config lists a stage; of one that gives a model, whether it lists any of these."""
+        return listed_as(stage, self.config.stages) in self.config.stages
 
     def record(self, stage: str) -> Path:
         """What a finished stage was made from, how long it took and what it has to tell the report."""
@@ -134,7 +137,7 @@ class WorkDirectory:
 
     def own_record(self, stage: str) -> Path:
         """The same for a stage of this run, whichever of the chain it is read from."""
-        return self.folder / "stages" / f"{stage}.json"
+        return self.folder / "stages" / f"{listed_as(stage, self.config.stages)}.json"
 
 
 def kept_config(folder: Path, field: str = "--workdir") -> ConfigDict:
@@ -172,7 +175,5 @@ def check_format(record: Any, place: str) -> None:
       UserError: it is not.
     """
     if isinstance(record, dict) and record.get("format") != FORMAT:
-        raise UserError(
-            f"{place}: another version of this program made this work directory; go on with that version, or make the "
-            "run anew in another --workdir"
-        )
+        way = "go on with that version, or make the run anew in another --workdir"
+        raise UserError(f"{place}: another version of this program made this work directory; {way}")

@@ -72,10 +72,10 @@ class Collection:
             embedded = dict.fromkeys(encoding.load_ids(folder, kind))
             for number, (id, other) in enumerate(itertools.zip_longest(ids, embedded), 1):
                 if id != other:
-                    raise UserError(
-                        f"{folder}: older than the set: of its {len(ids)} {kind} '{id}' is number {number}, and "
-                        f"'{other}' of the {len(embedded)} embeddings; --stage=encode,index makes both again"
+                    what = (
+                        f"number {number} of {len(ids)} {kind} is '{id}', and '{other}' of {len(embedded)} embeddings"
                     )
+                    raise UserError(f"{folder}: older than the set: {what}; --stage=encode,index makes both again")
 
 
 def set_names(sets: Path) -> list[str]:
@@ -98,9 +98,7 @@ def collections(run: Run) -> list[Collection]:
     """The evaluation sets, and the corpus where it is to be searched."""
     names = [*set_names(run.sets), *([CORPUS] if run.passages and run.config.encode.corpus else [])]
     if run.passages and not names:
-        _log.warning(
-            "there is no evaluation set, and config.encode.corpus=False leaves the corpus out: nothing is read"
-        )
+        _log.warning("no evaluation set, and config.encode.corpus=False leaves the corpus out: nothing is read")
     return [open_collection(run, name) for name in names]
 
 

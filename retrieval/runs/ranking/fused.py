@@ -50,40 +50,25 @@ def fuse(
       name: of the set.
       lists: of all systems of the set.
       golds: rows of the right candidates of each validation question; may be empty.
-
-    Raises:
-      UserError: a system is none of the set.
     """
     by_name = {ranking.system: ranking for ranking in lists}
     for system in fusing.systems:
         if system not in by_name:
             raise unknown_name(f"system of set '{name}' in config.fuse.systems", system, by_name)
     for method in fusing.methods if fusing.systems else ():
-        for group in _groups(fusing, method):
+        # Only what starts matters, and it does where lists interleave alone.
+        pairs = itertools.permutations if method == INTERLEAVE else itertools.combinations
+        for group in pairs(fusing.systems, 2) if fusing.pairs else [fusing.systems]:
             parts = [by_name[system] for system in group]
             weights, validation = _weights(parts, golds, depth) if method == WEIGHTED_SUM else ((), 0)
             _log.info("set %s: %s of %s", name, method, ", ".join(group))
             began = time.perf_counter()
-            scores, rows = _fused(method, [part.lists for part in parts], weights, depth)
+            fused = _fused(method, [part.lists for part in parts], weights, depth)
             taken = [time.perf_counter() - began, *(part.seconds for part in parts)]
             seconds = None if None in taken else sum(filter(None, taken))
-            yield Ranking(
-                f"{method}({'+'.join(group)})",
-                scores,
-                rows,
-                seconds,
-                step=next((part.step for part in parts if part.step is not None), None),
-                weights=weights,
-                validation=validation,
-                parts=tuple(group),
-            )
-
-
-def _groups(fusing: Fusing, method: str) -> Iterator[tuple[str, ...]]:
-    if not fusing.pairs:
-        return iter([tuple(fusing.systems)])
-    # Only what starts matters, and it does where lists interleave alone.
-    return (itertools.permutations if method == INTERLEAVE else itertools.combinations)(fusing.systems, 2)
+            step = next((part.step for part in parts if part.step is not None), None)
+            about = {"step": step, "weights": weights, "validation": validation, "parts": tuple(group)}
+            yield Ranking(f"{method}({'+'.join(group)})", *fused, seconds, **about)
 
 
 def _fused(method: str, lists: Sequence[fusion.Run], weights: Sequence[float], depth: int) -> fusion.Run:
@@ -119,11 +104,7 @@ def _weights(parts: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: in
     if len(golds) < FEWEST or len(parts) != 2 or len(searches) != 2:
         return (1 / len(parts),) * len(parts), 0
     runs = [ask() for ask in searches]
-
-    def fused(weight: float) -> np.ndarray:
-        return fusion.weighted_sum(runs, (1 - weight, weight), depth)[1]
-
-    weight = best_weight(fused, golds)
+    weight = best_weight(lambda weight: fusion.weighted_sum(runs, (1 - weight, weight), depth)[1], golds)
     return (1 - weight, weight), len(golds)
 
 

@@ -82,9 +82,7 @@ def open_words(kind: IndexKind, collection: Collection, candidates: int | None =
     """
     folder = collection.index(kind.name)
     if not folder.exists():
-        raise UserError(
-            f"{folder}: there is no such index; add '{kind.name}' to config.index.words, and --stage=index builds it"
-        )
+        raise UserError(f"{folder}: no such index: add '{kind.name}' to config.index.words, and run --stage=index")
     index = kind.load(folder)
     if candidates is not None:
         check_count(folder, len(index), candidates)
@@ -173,10 +171,8 @@ def open_all(
     """
     kinds = kinds_of_words_of(collection, first)
     if not kinds:
-        raise UserError(
-            f"{collection.indexed}: there is no index of words: run the stages encode and index"
-            + (" with config.encode.corpus=True" if collection.name == CORPUS else "")
-        )
+        more = " with config.encode.corpus=True" if collection.name == CORPUS else ""
+        raise UserError(f"{collection.indexed}: there is no index of words: run the stages encode and index{more}")
     opened = {kind.name: open_words(kind, collection, candidates) for kind in kinds}
     words: dict[str, Search] = {name: index.search for name, index in opened.items()}
     words |= others(words)
@@ -196,7 +192,5 @@ def open_all(
 def check_count(folder: Path, indexed: int, texts: int) -> None:
     """Checks that an index is over as many texts as there are."""
     if indexed != texts:
-        raise UserError(
-            f"{folder}: older than what it was made from, over {indexed} texts where there are {texts} now; "
-            "--stage=index makes it again"
-        )
+        what = f"older than what it was made from, over {indexed} texts where there are {texts} now"
+        raise UserError(f"{folder}: {what}; --stage=index makes it again")

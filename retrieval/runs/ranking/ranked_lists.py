@@ -5,6 +5,7 @@ searched/STAGE/SET.npz    written by stages that search in a way of their own, r
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -98,14 +99,11 @@ def tag(system: str) -> str:
 
 def same_tag(systems: Sequence[str]) -> str:
     """What is wrong where two systems have one name, in tables or as run files; '' where none have."""
-    known: dict[str, str] = {}
-    for system in systems:
-        other = known.get(name := tag(system))
-        if other == system:
-            return f"two systems are named '{system}'"
-        if other is not None:
-            return f"the systems '{other}' and '{system}' would have one run file, {name}.trec"
-        known[name] = system
+    for place, system in enumerate(systems):
+        if other := next((one for one in systems[:place] if tag(one) == tag(system)), None):
+            what = f"would have one run file, {tag(system)}.trec"
+            same = other == system
+            return f"two systems are named '{system}'" if same else f"the systems '{other}' and '{system}' {what}"
     return ""
 
 
@@ -178,10 +176,8 @@ def read(named: Sequence[RunFile], value: Judged, unknown: str = ALLOW) -> tuple
 def check_texts(texts: Sized, value: Judged, rows: Iterable[int]) -> None:
     """Checks that candidates have texts: a run of others may name some that the set has none of."""
     if (most := max(rows, default=-1)) >= len(texts):
-        raise UserError(
-            f"set '{value.name}': no text of the candidate '{value.candidates[most]}', which a run names: a model "
-            "cannot score it; take a set with all texts"
-        )
+        what = f"no text of the candidate '{value.candidates[most]}', which a run names"
+        raise UserError(f"set '{value.name}': {what}: a model cannot score it; take a set with all texts")
 
 
 def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
@@ -200,15 +196,11 @@ def check_evaluated(run: Run, stage: str, depth: int, field: str) -> None:
     """
     evaluated = run.owner("evaluate").config
     if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
-        raise UserError(
-            f"stage '{stage}' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
-            "config.evaluate.runs=True, or name a run that has it in config.base"
-        )
-    if evaluated.evaluate.depth < depth:
-        raise UserError(
-            f"config.{field}, but runs have config.evaluate.depth={evaluated.evaluate.depth} results: raise that to "
-            f"{depth}, or take fewer"
-        )
+        way = "with config.evaluate.runs=True, or name a run that has it in config.base"
+        raise UserError(f"stage '{stage}' reads the runs of 'evaluate': add that to config.stages, {way}")
+    if (theirs := evaluated.evaluate.depth) < depth:
+        what = f"runs have config.evaluate.depth={theirs} results"
+        raise UserError(f"config.{field}, but {what}: raise that to {depth}, or take fewer")
 
 
 def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) -> dict[str, dict[str, RunFile]]:
@@ -226,11 +218,11 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
     for system, field in systems.items():
         if tag(system) not in known:
             raise unknown_name(f"system in config.{field}, which has no run in {folder},", tag(system), known)
-    files_of = {
-        name: {system: RunFile(system, of_set[tag(system)]) for system in systems if tag(system) in of_set}
-        for name, of_set in paths.items()
-    }
-    return {name: of_set for name, of_set in files_of.items() if of_set}
+    files_of: dict[str, dict[str, RunFile]] = {}
+    for name, system in itertools.product(paths, systems):
+        if path := paths[name].get(tag(system)):
+            files_of.setdefault(name, {})[system] = RunFile(system, path)
+    return files_of
 
 
 def train_unless(model: str) -> tuple[str, ...]:

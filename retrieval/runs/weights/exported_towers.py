@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.models import module_folder, two_tower
+from retrieval.models import module_folder
 from retrieval.models.module_folder import ModuleFolder
 from retrieval.recipes.parameters import parameters_of
-from retrieval.recipes.towers import build_towers, check_truncated
+from retrieval.recipes.towers import build_towers, check_truncated, embedding_size
 from retrieval.runs.weights import module_fields
 from retrieval.runs.weights import published_weights as bert_weights
 
@@ -65,13 +65,6 @@ def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTo
     return ExportedTowers(config, vocabulary, params)
 
 
-def _sizes(said: tuple[int, ...], model: ConfigDict) -> tuple[int, ...]:
-    """The sizes of embeddings that a folder says it was trained for; only cosines may be of fewer dimensions."""
-    size = model.truncate_dim or two_tower.full_size(model.embed_dim, model.head, model.hidden_size)
-    smaller = tuple(each for each in said if each < size)
-    return (*smaller, size) if smaller and model.normalize else ()
-
-
 def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:
     """Sets the fields of the model, the lengths, the prefixes and the titles to those of a folder; its two towers."""
     query, document = module_fields.open_towers(folder)
@@ -89,13 +82,14 @@ def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple
     if chosen.truncate_dim:
         config.model.truncate_dim = chosen.truncate_dim
     check_truncated(config.model)
-    config.train.matryoshka = _sizes(document.bert.matryoshka, config.model)
+    size = embedding_size(config.model)
+    smaller = [each for each in document.bert.matryoshka if each < size]  # only cosines may be of fewer dimensions
+    config.train.matryoshka = (*smaller, size) if smaller and config.model.normalize else ()
     config.model.pool_from = (0, 0)
     if not query.include_prompt:
         config.model.pool_from = module_fields.behind_prefixes(config, bert_weights.vocabulary_of(document.bert))
         if config.data.prompts and not any(config.model.pool_from):
-            _log.warning(
-                "%s: its prompts are not pooled, which needs one of queries or documents here: none is kept", folder
-            )
+            why = "its prompts are not pooled, which needs one of queries or documents here: none is kept"
+            _log.warning("%s: %s", folder, why)
             config.data.prompts = ()
     return query, document

@@ -70,15 +70,9 @@ def _kind(value: str) -> str:
 
 
 def check_step(config: ConfigDict) -> None:
-    """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something."""
-    if config.train.init_step and _kind(config.train.init_from) != "run":
-        raise UserError(
-            f"config.train.init_step={config.train.init_step} is a step of a trained run: set config.train.init_from "
-            "to its work directory, or config.train.init_step=0"
-        )
-    if not config.train.steps and not config.train.init_from:
-        way = "set it, or raise the steps"
-        raise UserError(f"config.train.steps=0 takes the parameters of {FIELD} as they are, and that names none: {way}")
+    """Checks that a step to start from is one of a trained run, and the fields of adapters."""
+    if (step := config.train.init_step) and _kind(config.train.init_from) != "run":
+        raise UserError(f"config.train.init_step={step} is a step of a trained run: set {FIELD} to one, or this to 0")
     if adapters := train_state.adapters_of(config):
         adapters.check(config)
 
@@ -102,9 +96,8 @@ def initial_state(
     if adapters := train_state.adapters_of(config):
         params = adapters.filled(config, params, like.params)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    params = jax.tree.map(
-        lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding), params, like.params
-    )
+    cast = jax.tree.map(lambda leaf, to: np.asarray(leaf).astype(to.dtype), params, like.params)
+    params = jax.tree.map(sharding.place, cast, shardings.params)
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
     return jax.jit(create, out_shardings=shardings)(params)
 

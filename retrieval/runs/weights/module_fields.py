@@ -67,12 +67,10 @@ def behind_prefixes(config: ConfigDict, vocabulary: Vocabulary) -> tuple[int, in
 
     As sentence-transformers counts, a prefix has the tokens that it has alone.
     """
-    query, document = (config.data[name] for name in prefixes.NAMES)
-    return _size(query, vocabulary), _size(document, vocabulary)
-
-
-def _size(prefix: str, vocabulary: Vocabulary) -> int:
-    return len(vocabulary.template.before) + len(vocabulary.encode(prefix)) if prefix else 0
+    before = len(vocabulary.template.before)
+    texts = [config.data[name] for name in prefixes.NAMES]
+    query, document = (before + len(vocabulary.encode(text)) if text else 0 for text in texts)
+    return query, document
 
 
 def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
@@ -105,10 +103,9 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
         raise UserError(f"{folder / SETTINGS}: a prompt is not {fields.PREFIX.needed}; mend it, or export it again")
     default = settings.get("default_prompt_name")
     if default is not None and known[default] and default not in (QUERY, *_DOCUMENT_PROMPTS, *names):
-        raise UserError(
-            f"{folder / SETTINGS}: default_prompt_name is {default!r}, of neither queries nor documents: call that "
-            f"prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
-        )
+        way = f"call that prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
+        what = f"default_prompt_name is {default!r}, of neither queries nor documents"
+        raise UserError(f"{folder / SETTINGS}: {what}: {way}")
     if any(texts):
         _log.info("%s: before queries %r, before documents %r", folder, *texts)
     if others := ", ".join(name for name, text in known.items() if text and text not in texts):

@@ -46,10 +46,8 @@ def with_prompts(
     changed.data.update(others)
     if any(places):
         if places != module_fields.behind_prefixes(config, vocabulary):
-            raise UserError(
-                f"config.model.pool_from={places} is not where the prompts end, so nobody knows what is pooled behind "
-                "another prompt: take the prompts that the model was trained with"
-            )
+            why = "is not where the prompts end, so nobody knows what is pooled behind another prompt"
+            raise UserError(f"config.model.pool_from={places} {why}: take the prompts that it was trained with")
         changed.model.pool_from = module_fields.behind_prefixes(changed, vocabulary)
     return changed
 

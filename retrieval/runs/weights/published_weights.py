@@ -23,11 +23,10 @@ from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import module_fields
-from retrieval.runs.weights.initial_parameters import STARTS, Start
+from retrieval.runs.weights.initial_parameters import FIELD, STARTS, Start
 
 _log = logging.getLogger(__name__)
 
-_FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
 _HEAD = ("pooler", "pooler_norm", "classifier")  # of a cross-encoder
 
@@ -41,9 +40,9 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     value = config.train.init_from
     if "," not in value:
         folder = hub.path(value) if value else None
-        if folder and not is_encoder(folder) and hub.is_name(value):
-            raise UserError(f"{_FIELD}={value}: its config is not that of an encoder")
         if not folder or not is_encoder(folder):
+            if hub.is_name(value):
+                raise UserError(f"{FIELD}={value}: its config is not that of an encoder")
             return {}
         if not (recipe_of(config).has_towers and model_folder.has_two_towers(folder)):
             return dict.fromkeys(_TOWERS, EncoderFolder.open(folder))
@@ -52,26 +51,17 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     else:
         names = value.split(",")
     if len(names) != 2 or not any(names):
-        raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
+        raise UserError(f"{FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
     recipe = recipe_of(config)
     if not recipe.has_towers or config.model.tied:
         why = "towers that share their parameters are" if recipe.has_towers else f"{recipe.label} is"
         way = "name one, or set config.model.tied=False"
-        raise UserError(f"{_FIELD}={value}: two folders, but {why} one encoder; {way}")
+        raise UserError(f"{FIELD}={value}: two folders, but {why} one encoder; {way}")
     for name in filter(None, names):
         if not is_encoder(hub.path(name)):
             what = "no folder of BERT's weights (config.json beside the weights)"
-            raise UserError(f"{_FIELD}={value}: {name} is {what}{hub_hint(name)}")
+            raise UserError(f"{FIELD}={value}: {name} is {what}{hub_hint(name)}")
     return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
-
-
-def inputs(config: ConfigDict) -> list[Path]:
-    """The files of the folders: a run that has started notices when they change."""
-    paths = []
-    for folder in dict.fromkeys(folders(config).values()):
-        vocabulary = vocabularies.files(vocabularies.find(folder.path))
-        paths += [*folder.files, *model_folder.module_files(folder.path), *vocabulary]
-    return paths
 
 
 def check(config: ConfigDict, vocabulary: Path | None) -> None:
@@ -85,37 +75,11 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
         missing = _other_sizes(config, folder)
         sides = [tower for tower, other in of_towers.items() if other is folder]
         lacking = _lacking(config, folder, sides) if recipe_of(config).has_towers else []
-        if missing or lacking:
+        if flags := " ".join([*missing, *lacking]):
             what = "a model of other sizes" if missing else "this config lacks what its modules do"
             way = f"\nor name a copy without {model_folder.MODULES}, for its encoder alone" if lacking else ""
-            flags = " ".join([*missing, *lacking])
-            raise UserError(f"{_FIELD}={folder.path}: {what}; set\n  {flags}{way}")
+            raise UserError(f"{FIELD}={folder.path}: {what}; set\n  {flags}{way}")
         _check_vocabulary(vocabulary, folder)
-
-
-def check_tensors(config: ConfigDict) -> None:
-    """Reads the folders' weights and checks that every parameter gets its own.
-
-    Raises:
-      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
-    """
-    if bert_folders := folders(config):
-        folder = next(iter(bert_folders.values()))
-        path = vocabularies.find(folder.path)
-        vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
-        _load(recipe_of(config), bert_folders, parameters_of(abstract_model(config, vocab_size)))
-
-
-def init(model: nnx.Module, config: ConfigDict) -> None:
-    """Gives a model the parameters of the folders; what these do not have stays as it is."""
-    recipe, bert_folders = recipe_of(config), folders(config)
-    replace_parameters(model, lambda params: _load(recipe, bert_folders, params))
-    for folder in dict.fromkeys(bert_folders.values()):
-        started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
-        without = ", without its head of a masked language model" if folder.has_head and recipe.has_towers else ""
-        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, without)
-        if path := vocabularies.find(folder.path):
-            log_spare_rows(folder, vocabularies.load(path))
 
 
 def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,15 +89,13 @@ def _load(recipe: Recipe, bert_folders: Mapping[str, EncoderFolder], params: Map
     if "encoder" in params:
         load = _load_mlm if "dense" in params else _load_encoder
         return {**load(bert_folders["query_tower"], params), **recipe.own_head(bert_folders["query_tower"], params)}
-    towers = {name: tower for name, tower in params.items() if name in bert_folders}
-    return {**params, **{name: {**shapes, **_of_tower(bert_folders[name], shapes)} for name, shapes in towers.items()}}
-
-
-def _of_tower(folder: EncoderFolder, shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a tower that a folder has: of its encoder, and of its modules behind the pooling."""
-    if model_folder.has_modules(folder.path):
-        return ModuleFolder.open(folder.path).tower(shapes)
-    return {"encoder": folder.encoder(shapes["encoder"])}
+    loaded = dict(params)
+    for name, folder in bert_folders.items():
+        if name in params and model_folder.has_modules(folder.path):  # of its modules behind the pooling, too
+            loaded[name] = {**params[name], **ModuleFolder.open(folder.path).tower(params[name])}
+        elif name in params:
+            loaded[name] = {**params[name], "encoder": folder.encoder(params[name]["encoder"])}
+    return loaded
 
 
 def _load_mlm(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +113,7 @@ def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str,
     """Of a model whose other parameters a BERT has not: they start at random."""
     if "final_norm" in params["encoder"] and not folder.sizes["architecture"].final_norm:
         way = "set config.model.writer.pre_norm=False"
-        raise UserError(f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: {way}")
+        raise UserError(f"{FIELD}={folder.path}: the norms of a BERT stand after its sublayers: {way}")
     return {**params, "encoder": folder.encoder(params["encoder"])}
 
 
@@ -233,36 +195,50 @@ def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: 
 
 
 def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
-    theirs = vocabularies.find(folder.path)
+    theirs, name = vocabularies.find(folder.path), f"{FIELD}={folder.path}"
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
-        raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
+        raise UserError(f"{name}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
     vocabulary = vocabularies.load(ours)
     published = vocabularies.load(theirs) if theirs else vocabulary
-    name, way = f"{_FIELD}={folder.path}", "copy both again" if theirs else remedy
-    _check_rows(folder, published, name, theirs or ours, way)
+    _check_rows(folder, published, name, theirs or ours, "copy both again" if theirs else remedy)
     if vocabulary.fingerprint != published.fingerprint:
-        raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
+        raise UserError(f"{name}: trained with another vocabulary than {ours}: {remedy}")
 
 
 class PublishedWeights(Start):
     """The weights that `folders` gives."""
 
     def inputs(self, run: Run) -> Sequence[Path]:
-        """Their files."""
-        return inputs(run.config)
+        """The files of the folders: a run that has started notices when they change."""
+        paths = []
+        for of in dict.fromkeys(folders(run.config).values()):
+            vocabulary = vocabularies.files(vocabularies.find(of.path))
+            paths += [*of.files, *model_folder.module_files(of.path), *vocabulary]
+        return paths
 
     def check(self, run: Run) -> None:
         """As `Start.check`."""
         check(run.config, run.vocabulary)
 
     def check_tensors(self, config: ConfigDict) -> None:
-        """As `Start.check_tensors`."""
-        check_tensors(config)
+        """Reads the folders' weights: none is damaged, missing, left over or of another shape."""
+        if bert_folders := folders(config):
+            folder = next(iter(bert_folders.values()))
+            path = vocabularies.find(folder.path)
+            vocab_size = len(vocabularies.load(path)) if path else folder.sizes["vocab_size"]
+            _load(recipe_of(config), bert_folders, parameters_of(abstract_model(config, vocab_size)))
 
     def init(self, model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
-        """As `Start.init`."""
-        init(model, config)
+        """As `Start.init`; what the folders do not have stays as it is."""
+        recipe, bert_folders = recipe_of(config), folders(config)
+        replace_parameters(model, lambda params: _load(recipe, bert_folders, params))
+        for folder in dict.fromkeys(bert_folders.values()):
+            towers = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder]
+            without = ", without its head of a masked language model" if folder.has_head and recipe.has_towers else ""
+            _log.info("%s: starts from %s%s", ", ".join(towers or ["encoder"]), folder.path, without)
+            if path := vocabularies.find(folder.path):
+                log_spare_rows(folder, vocabularies.load(path))
 
 
 STARTS.register("published", PublishedWeights())

@@ -98,18 +98,6 @@ class PairScorer(Protocol):
         """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
 
 
-class SpanFinder(Protocol):
-    """What the kinds 'reader' and 'proposer' open."""
-
-    def spans(self, questions: Sequence[str], passages: Sequence[Candidate], count: int) -> list[list[tuple[int, int]]]:
-        """The best `count` answers to each question in the passage beside it, best first.
-
-        Each is its first character in the passage's text, and the one behind its last. A proposer takes '' for
-        questions.
-        """
-        ...
-
-
 class TextEncoder(Protocol):
     """What kinds open that make no embeddings of texts, but a vector for every token, or weights of terms.
 
@@ -155,13 +143,13 @@ class TrainedKind:
 
     def is_there(self, run: Run, value: str) -> bool:
         """Whether the field names one, or the run or its base trains one."""
-        trainer = run.owner("train").config
-        return bool(value) or ("train" in trainer.stages and self.is_of(recipe_of(trainer)))
+        trainer = run.owner("train")
+        return bool(value) or (trainer.lists("train") and self.is_of(recipe_of(trainer.config)))
 
     def trainer(self, run: Run, value: str, field: str) -> Run:
         """The run whose folder has the checkpoint."""
         trainer = Run.opened(value, field, run.lock).owner("train") if value else run.owner("train")
-        if "train" not in trainer.config.stages:
+        if not trainer.lists("train"):
             way = f"name the work directory of one{self.otherwise}"
             raise UserError(f"{field}={value}: no {self.name}, for no stage trains one here: {way}")
         if value and not records.is_done(trainer, "train"):

@@ -13,7 +13,7 @@ from retrieval.common.errors import UserError, hub_hint
 from retrieval.common.runtime import artefacts
 from retrieval.data.tokenizers import vocabularies
 from retrieval.models import two_tower
-from retrieval.models.encoders.family import CONFIGS
+from retrieval.models.encoders.family import CONFIG
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.encoder_sizes import architecture_of, position_count, size_fields, take_positions
 from retrieval.recipes.parameters import bind, local_mesh
@@ -38,12 +38,10 @@ class TrainedRun(Start):
         """The record of the run that trained it."""
         folder = run.config.train.init_from
         place = artefacts.local(folder)
-        if not any((place / name).exists() for name in CONFIGS):
+        if not (place / CONFIG).exists():
             why = "no config.json there" if place.exists() else "no such folder"
-            raise UserError(
-                f"{FIELD}={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
-                f"(config.json beside model.safetensors){hub_hint(folder)}"
-            )
+            needed = f"a work directory is needed, or a folder of BERT's weights (with config.json){hub_hint(folder)}"
+            raise UserError(f"{FIELD}={folder}: {why}; {needed}")
         start = Run.opened(folder, FIELD, run.lock)
         record = records.read_own_record(start, "train")
         if not record or not record["done"]:
@@ -67,8 +65,6 @@ class TrainedRun(Start):
     def init(self, model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
         """As `Start.init`."""
         folder = artefacts.local(config.train.init_from)
-        if not (folder / "config.json").exists():
-            raise UserError(f"{FIELD}={folder}: not a work directory (no config.json)")
         _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)
         take_positions(trained, position_count(config))
         try:
@@ -98,11 +94,9 @@ def fetch_model(trained: Run) -> None:
 def check_kept(step: int, steps: Collection[int], folder: Path | str) -> None:
     """Checks that a run keeps the checkpoint of a step."""
     if step not in steps:
-        raise UserError(
-            f"config.train.init_step={step}: {folder} keeps no checkpoint of that step, but of "
-            f"{', '.join(map(str, sorted(steps))) or 'none'}: take one of these, or train with "
-            f"config.loop.keep_steps={step}, in another work directory"
-        )
+        what = f"keeps no checkpoint of that step, but of {', '.join(map(str, sorted(steps))) or 'none'}"
+        way = f"take one of these, or train with config.loop.keep_steps={step}, in another work directory"
+        raise UserError(f"config.train.init_step={step}: {folder} {what}: {way}")
 
 
 def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
@@ -111,35 +105,28 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     Raises:
       UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
-    recipe, other = recipe_of(config), recipe_of(start)
+    recipe, other, named = recipe_of(config), recipe_of(start), f"{FIELD}={config.train.init_from}"
     is_encoder_alone = recipe.takes_encoder(other)
     if is_encoder_alone and other.pre_norm:
-        raise UserError(
-            f"{FIELD}={config.train.init_from}: an encoder whose norms stand before its sublayers, and "
-            f"those of {recipe.label} stand after: start from a run with config.model.writer.pre_norm=False"
-        )
-    theirs = size_fields(start) if is_encoder_alone else _model_fields(start, recipe)
-    for field, ours in (size_fields(config) if is_encoder_alone else _model_fields(config, recipe)).items():
-        if ours != theirs.get(field):
-            raise UserError(
-                f"{FIELD}={config.train.init_from}: a model of other sizes or another kind, "
-                f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
-                "from"
-            )
-    ours, theirs = position_count(config), position_count(start)
+        what = f"an encoder whose norms stand before its sublayers, and those of {recipe.label} stand after"
+        raise UserError(f"{named}: {what}: start from a run with config.model.writer.pre_norm=False")
+    theirs, ours = ({} if is_encoder_alone else _head_fields(each, recipe) for each in (start, config))
+    theirs, ours = size_fields(start) | theirs, size_fields(config) | ours
+    if field := next((field for field in ours if ours[field] != theirs.get(field)), ""):
+        what = f"config.{field} is {theirs.get(field)} there and {ours[field]} here: take the same, or another run"
+        raise UserError(f"{named}: a model of other sizes or another kind, {what} to start from")
+    here, there = position_count(config), position_count(start)
     is_learned = config.model.encoder == "transformer" and architecture_of(config.model).positions == "learned"
-    if is_learned and ours > theirs:
-        raise UserError(
-            f"{FIELD}={config.train.init_from}: an encoder of {theirs} positions, the longer of "
-            f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "
-            f"{theirs} at most, or start from a run of longer texts"
-        )
+    if is_learned and here > there:
+        what = f"an encoder of {there} positions, and texts here have up to {here} tokens"
+        way = f"set config.data.query_length and config.data.document_length to {there} at most"
+        raise UserError(f"{named}: {what}: {way}, or start from a run of longer texts")
 
 
-def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
-    """The fields on which it depends whether a model's parameters suit another one of a recipe."""
+def _head_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
+    """The fields on which it depends, beside its encoder's, whether a model suits another one of a recipe."""
     head = {name: config[group][field] for name in recipe.head for group, _, field in [name.partition(".")]}
-    return size_fields(config) | head | {"recipe": config.recipe}
+    return head | {"recipe": config.recipe}
 
 
 def check_towers(run: Run) -> None:

@@ -5,7 +5,6 @@ embedding size, P known positives of a query, H size of a guide's embeddings.
 """
 
 import dataclasses
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,14 +14,11 @@ import numpy as np
 from retrieval.common.errors import UserError, divisors
 from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
-from retrieval.training.cross_entropy import Term, cross_entropy
+from retrieval.training.cross_entropy import cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 from retrieval.training.matryoshka import check_sizes
 
 PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
-
-# What the softmax of a query may hold besides the scores of documents for it.
-TERMS = ("query_query", "document_document", "document_query")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +54,6 @@ class InBatchSoftmax(Loss):
       false_margin: may be negative, and then leaves out what is close to the positive too.
       guide: another model that stays as it is. A negative whose score there is greater than the own positive's +
         `guide_margin` is left out. All sizes and both directions have these scores.
-      terms: of `TERMS`, negatives that a query's softmax has besides: `query_query` its scores with the other queries,
-        `document_document` those of its positive with the documents of other examples, and `document_query` those of
-        its positive with the other queries (Li et al. 2023, GTE). Every mask is theirs too: a query is left out whose
-        positive is one of this query's, and one that the positive answers. Nothing of them is corrected.
-      hardness: the weight of a query's negative is exp(hardness x its score), without a gradient through that (Lan et
-        al. 2025, LLaVE: 9). Other terms and the other direction have none.
     """
 
     compares = EMBEDDINGS
@@ -81,17 +71,6 @@ class InBatchSoftmax(Loss):
     false_margin: float = 0.1
     guide: str = ""
     guide_margin: float = 0.0
-    terms: tuple[str, ...] = ()
-    hardness: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Also that options fit each other."""
-        super().__post_init__()
-        if self.terms and (self.symmetric or self.log_q):
-            # Of two softmaxes each has its own terms, and nothing corrects scores that are not of documents.
-            field = "symmetric" if self.symmetric else "log_q"
-            problem = f"config.train.terms={self.terms} does not go with config.train.{field}=True"
-            raise UserError(f"{problem}: set config.train.{field}=False, or config.train.terms=()")
 
     @property
     def takes_positives(self) -> bool:
@@ -102,11 +81,6 @@ class InBatchSoftmax(Loss):
     def counts_copies(self) -> str:
         """As `Loss.counts_copies`."""
         return "train.other_positives" if self.other_positives == "mean" else ""
-
-    @property
-    def guided_by(self) -> str:
-        """As `Loss.guided_by`."""
-        return self.guide
 
     def check_batch(self, batch_size: int, negatives: int) -> None:
         """Also that groups fit a batch."""
@@ -134,102 +108,63 @@ class InBatchSoftmax(Loss):
           masked; 'masked_margin' with `false_negatives`, of all dimensions; and 'masked_guide' with a guide.
         """
         check_sizes(self.matryoshka, document_BKE.shape[2])
-        query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
-        forward, backward = self._terms(query_BE, document_BKE, batch)
-        temperature = 1 / batch["scale"] if "scale" in batch else self.temperature
-        mean = self.other_positives == "mean"
+        (B, K), ids_BK = document_BKE.shape[:2], batch["document_id"]
+        known_BP = batch.get("positive_ids", ids_BK[:, :1])
+        bias_BK = -jnp.asarray(batch["log_q"], jnp.float32) if self.log_q else jnp.zeros_like(ids_BK, jnp.float32)
+        queries, documents, positives = self._texts(query_BE.astype(jnp.float32), document_BKE, batch)
+        limit_BG = limit_B = None
+        if self.false_negatives:
+            limit_BG = _limit(queries, positives, self.matryoshka, self.false_negatives, self.false_margin)
+        if self.guide:
+            guides = _Texts(queries.guide_XH), _Texts(positives.guide_XH)
+            limit_B = _limit(*guides, (), "absolute", self.guide_margin)[:, 0]
+
+        def anchors(texts: _Texts, K: int, ids_BP: jax.Array) -> Anchors:
+            numbers_B = jnp.zeros_like(ids_BK[:, 0]) + jnp.arange(0, B * K, K, dtype=ids_BK.dtype)
+            return Anchors(texts.embedding_XE, numbers_B, ids_BP, texts.scale_XG, limit_BG, texts.guide_XH, limit_B)
+
+        def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
+            return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
+
+        mean, temperature = self.other_positives == "mean", 1 / batch["scale"] if "scale" in batch else self.temperature
         options = (temperature, self.block, mean, self.groups, self.matryoshka)
-        softmax = cross_entropy(forward, *options, hardness=self.hardness)
+        rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
+        softmax = cross_entropy(anchors(queries, K, known_BP), rivals, *options)
         loss_B = softmax.loss_B
         if self.symmetric:
-            loss_B = (loss_B + cross_entropy(backward, *options).loss_B) / 2
+            others = candidates(queries, jnp.zeros_like(ids_BK[:, 0], jnp.float32), known_BP)
+            loss_B = (loss_B + cross_entropy(anchors(positives, 1, ids_BK[:, :1]), others, *options).loss_B) / 2
         metrics = {"recall@1": (softmax.positive_B > softmax.rival_B).astype(jnp.float32)}
         metrics |= {} if mean else {"masked_ids": softmax.known_B}
         metrics |= {"masked_margin": softmax.false_B} if self.false_negatives else {}
         return loss_B, metrics | ({"masked_guide": softmax.guided_B} if self.guide else {})
 
-    def _terms(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> tuple[list[Term], list[Term]]:
-        """What the softmax of a query compares; and that of a document, where something asks for it."""
-        (B, K), ids_BK = document_BKE.shape[:2], batch["document_id"]
-        ids_B1 = ids_BK[:, :1]
-        known_BP = batch.get("positive_ids", ids_B1)
-        bias_BK = -jnp.asarray(batch["log_q"], jnp.float32) if self.log_q else jnp.zeros_like(ids_BK, jnp.float32)
-        queries, documents, positives = self._texts(query_BE, document_BKE, batch)
-        limit_BG, limit_B = self._limits(query_BE, document_BKE, batch)
-
-        def anchors(texts: _Texts, own_B: jax.Array, ids_BP: jax.Array) -> Anchors:
-            return Anchors(texts.embedding_XE, own_B, ids_BP, texts.scale_XG, limit_BG, texts.guide_XH, limit_B)
-
-        def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
-            return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
-
-        numbers_B, number_of_K = _numbers(ids_B1[:, 0], 1), _numbers(ids_B1[:, 0], K)
-        rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
-        forward, backward = [Term(anchors(queries, number_of_K, known_BP), rivals)], []
-        if not (self.symmetric or self.terms):
-            return forward, backward
-        others = candidates(queries, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
-        backward.append(Term(anchors(positives, numbers_B, ids_B1), others))
-        if "query_query" in self.terms:
-            of_positives = others._replace(ids_NQ=on_every_device(ids_B1))
-            forward.append(Term(anchors(queries, numbers_B, known_BP), of_positives))
-        if "document_document" in self.terms:
-            plain = rivals._replace(bias_N=jnp.zeros_like(rivals.bias_N))
-            forward.append(Term(anchors(positives, number_of_K, known_BP), plain, own=K))
-        if "document_query" in self.terms:
-            forward += backward
-        return forward, backward
-
     def _texts(self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch) -> list["_Texts"]:
         """The queries, all documents and the positives."""
-        sides = [query_BE, document_BKE.reshape(-1, document_BKE.shape[2]), document_BKE[:, 0]]
-        guides = [None, None, None]
+        document_BKE, sizes = document_BKE.astype(jnp.float32), self.matryoshka
+        embeddings = [query_BE, document_BKE.reshape(-1, document_BKE.shape[2]), document_BKE[:, 0]]
+        guides = [None] * 3
         if self.guide:
             guide_BTH = batch["guide"]
-            guides = [guide_BTH[:, 0], guide_BTH[:, 1:].reshape(len(sides[1]), -1), guide_BTH[:, 1]]
-        sizes = self.matryoshka
-        return [_Texts(x, inverse_lengths(x, sizes) if sizes else None, guide) for x, guide in zip(sides, guides)]
-
-    def _limits(
-        self, query_BE: jax.Array, document_BKE: jax.Array, batch: Batch
-    ) -> tuple[jax.Array | None, jax.Array | None]:
-        """The greatest scores of negatives that are taken for true ones, for each size [B, G]; and the guide's, [B]."""
-        limit_BG = limit_B = None
-        if self.false_negatives:
-            sides, margin = (query_BE, document_BKE[:, 0]), self.false_margin
-            limit_BG = _limit(*sides, self.matryoshka, self.false_negatives, margin)
-        if self.guide:
-            guide_BTH = batch["guide"]
-            limit_B = _limit(guide_BTH[:, 0], guide_BTH[:, 1], (), "absolute", self.guide_margin)[:, 0]
-        return limit_BG, limit_B
+            guides = [guide_BTH[:, 0], guide_BTH[:, 1:].reshape(len(embeddings[1]), -1), guide_BTH[:, 1]]
+        return [_Texts(x, guide, inverse_lengths(x, sizes) if sizes else None) for x, guide in zip(embeddings, guides)]
 
 
 class _Texts(NamedTuple):
-    """Queries or documents: embeddings [X, E], factors of Matryoshka's sizes, and embeddings of a guide."""
+    """Queries or documents: embeddings [X, E] and those of a guide, and factors of Matryoshka's sizes."""
 
     embedding_XE: jax.Array
-    scale_XG: jax.Array | None
-    guide_XH: jax.Array | None
+    guide_XH: Any = None
+    scale_XG: Any = None
 
 
-def _limit(query_BE: jax.Array, positive_BE: jax.Array, sizes: tuple[int, ...], kind: str, margin: float) -> jax.Array:
+def _limit(queries: _Texts, positives: _Texts, sizes: tuple[int, ...], kind: str, margin: float) -> jax.Array:
     """The score of the own positive + margin, for each size [B, G]; without a gradient."""
-    product_BE = jnp.cumsum(jax.lax.stop_gradient(query_BE * positive_BE), axis=1)
-    score_BG = product_BE[:, np.array(sizes or query_BE.shape[1:]) - 1]
+    product_BE = jnp.cumsum(jax.lax.stop_gradient(queries.embedding_XE * positives.embedding_XE), axis=1)
+    score_BG = product_BE[:, np.array(sizes or product_BE.shape[1:]) - 1]
     if sizes:
-        lengths = (inverse_lengths(jax.lax.stop_gradient(x), sizes) for x in (query_BE, positive_BE))
-        score_BG *= math.prod(lengths)
+        score_BG *= jax.lax.stop_gradient(queries.scale_XG * positives.scale_XG)
     return score_BG + margin * (jnp.abs(score_BG) if kind == "relative" else 1)
-
-
-def are_terms(value: Any) -> bool:
-    """Whether a value is a tuple of `TERMS`."""
-    return isinstance(value, tuple | list) and all(term in TERMS for term in value)
-
-
-def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
-    """The place of each example's first document among the B * K of the batch."""
-    return jnp.zeros_like(ids_B) + jnp.arange(0, len(ids_B) * K, K, dtype=ids_B.dtype)
 
 
 LOSSES.register("in_batch_softmax", InBatchSoftmax)

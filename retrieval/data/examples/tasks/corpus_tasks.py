@@ -8,13 +8,13 @@ of BFS and of WLP draws the passage. `without_held_out` makes it of what the sta
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from retrieval.common.libraries import tf
 from retrieval.data import holdout
+from retrieval.data.examples.example_kind import Lengths
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 
@@ -34,7 +34,6 @@ class CorpusTask(TaskKind):
     shards = PASSAGES
 
     def readable(self, record: Record, bound: int) -> Record:
-        """As `TaskKind.readable`."""
         return without_held_out(record, bound)
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
@@ -42,9 +41,7 @@ class CorpusTask(TaskKind):
         return super().is_drawn(record, negatives) & (tf.size(record["ids"]) > 0)
 
     def epoch(self, stored: Stored, negatives: int) -> int:
-        """As `TaskKind.epoch`, from the statistics of the corpus."""
-        size = stored.statistics["tasks"].get(self.name, {}).get("pairs", 0)
-        if not size:
+        if not (size := stored.statistics["tasks"].get(self.name, {}).get("pairs", 0)):
             raise self.no_example("the corpus has none")
         return size
 
@@ -62,9 +59,7 @@ class PassagePairs(CorpusTask):
         """As `TaskKind.draws`."""
         return super().draws(record) if self.column is None else record["counts"][self.column]
 
-    def pair(
-        self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
         """The token ids of the query and of the document, with [CLS] and [SEP], no longer than `lengths` say."""
         raise NotImplementedError(f"the task '{self.name}' makes no pairs")
 
@@ -72,13 +67,12 @@ class PassagePairs(CorpusTask):
         """As `TaskKind.maker`: the pair, with the passage's id and log Q."""
         weights = {task: weight for task, weight in given.weights.items() if not TASKS[task].is_labelled}
 
-        def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
+        def make(record: Record, seed: tf.Tensor, lengths: Lengths) -> Record:
             query, document = self.pair(record, seed, lengths, given)
-            own_id = record["document_id"]
-            example = {"query": query, "document": document[None], "document_id": own_id[None]}
-            example["log_q"] = log_q(record, weights)[None]
-            count = lengths.get("positive_ids")  # no other passage is known to be one
-            return example | ({"positive_ids": tf.fill([count], own_id)} if count else {})
+            ids = {"document_id": record["document_id"][None]}
+            if count := lengths.get("positive_ids"):  # no other passage is known to be one
+                ids["positive_ids"] = tf.fill([count], record["document_id"])
+            return {"query": query, "document": document[None], **ids, "log_q": log_q(record, weights)[None]}
 
         return make
 
@@ -95,9 +89,7 @@ class InverseCloze(PassagePairs):
     options = ("ict_removal",)
     column = ICT
 
-    def pair(
-        self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
         """As `PassagePairs.pair`. Chang et al. always take the sentence out of the document."""
         seeds = tf.random.split(seed, 2)
         start, end = random_sentence(record["lengths"], seeds[0])
@@ -115,9 +107,7 @@ class LeadPairs(PassagePairs):
         """As `TaskKind.is_drawn`; the lead may have lost all of its sentences."""
         return super().is_drawn(record, negatives) & (tf.size(record["lead_ids"]) > 0)
 
-    def pair(
-        self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
         """As `PassagePairs.pair`."""
         start, end = random_sentence(record["lead_lengths"], seed)
         query = query_row(record["lead_ids"][start:end], lengths["query"], given.specials)
@@ -185,10 +175,7 @@ def read_training(corpus: Path, shards: Shards, share: float) -> Iterator[Mappin
 
 
 def _rows(column: tf.Tensor | tf.RaggedTensor) -> list:
-    if isinstance(column, tf.Tensor):
-        return column.numpy().tolist()
-    values, ends = column.flat_values.numpy().tolist(), column.row_splits.numpy().tolist()
-    return [values[start:end] for start, end in itertools.pairwise(ends)]
+    return column.to_list() if isinstance(column, tf.RaggedTensor) else column.numpy().tolist()
 
 
 def log_q(record: Record, weights: Mapping[str, float]) -> tf.Tensor:

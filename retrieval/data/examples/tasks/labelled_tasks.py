@@ -24,9 +24,8 @@ Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known posit
 
 _TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
 _INTEGERS = (*_TEXTS, "document_id", "known", "simple", GUIDE)
-LABELLED = Shards(
-    pair_shards.PATTERN, {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
-)
+_FEATURES: dict[str, str] = {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
+LABELLED = Shards(pair_shards.PATTERN, _FEATURES)
 
 
 class LabelledTask(TaskKind):
@@ -43,7 +42,10 @@ class LabelledTask(TaskKind):
         size = written["pairs with negatives" if negatives else "pairs"]
         if not size:
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
-        _warn_of_left_out(written, size)
+        if without := written["pairs"] - size:
+            _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
+        if behind := written["positives left out"]:
+            _log.warning("%d positives are not trained on (config.pairs.positives), nor negatives of theirs", behind)
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
@@ -124,13 +126,3 @@ def of_chosen(
         ids = known(record)  # filled up with its own
         example["positive_ids"] = tf.concat([ids, tf.fill([count - tf.size(ids)], example["document_id"][0])], 0)
     return example
-
-
-def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
-    """Says how many pairs and positives are not trained on."""
-    if without := written["pairs"] - size:
-        _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
-    if behind := written["positives left out"]:
-        known = written["pairs"] + behind
-        counts = f"{behind} of {known} positives ({behind / known:.0%})"
-        _log.warning("%s are not trained on (config.pairs.positives), nor are they negatives of their queries", counts)
