@@ -17,6 +17,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import encoding
 
