@@ -42,7 +42,7 @@ def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
     write(tmp_path / "x.jsonl", [("a question", TEXTS[0], 1.0)])
     scores = TeacherScores(tmp_path / "x.jsonl")
     message = r"x\.jsonl: no score of the query 'a question' with the document without an id that begins 'a title'"
-    with pytest.raises(UserError, match=rf"{message}., one of 2 of the query\."):
+    with pytest.raises(UserError, match=rf"{message}, one of 2 of the query\."):
         scores.check([GROUP])
     with pytest.raises(UserError, match="with the document 'd3'"):
         scores.of("a question", [TEXTS[0], TEXTS[2]])
