@@ -67,7 +67,8 @@ def check(config: ConfigDict) -> None:
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
     if depth < cutoff(deepest):
-        raise UserError(f"config.evaluate.depth={depth}: {deepest} needs at least {cutoff(deepest)} results")
+        needed = f"at least {cutoff(deepest)}"
+        raise UserError(f"config.evaluate.depth={depth} is too few results for the metric {deepest}: take {needed}")
 
 
 def _check_one_set(files_of_others: Sequence[RunFile], names: Sequence[str]) -> None:
