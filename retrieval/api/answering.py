@@ -42,7 +42,6 @@ class Answerer(Protocol):
         Args:
           system: whose hits these are, for the weight that validation chose for its scores; '': of no one.
         """
-        raise NotImplementedError
 
 
 def open_answerer(run: Run) -> Answerer | None:
