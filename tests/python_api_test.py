@@ -137,7 +137,6 @@ def test_a_run_of_older_passages_or_without_training_is_refused_and_left_as_it_w
         (lambda m: m.encode_queries("one"), "takes a list of texts"),
         (lambda m: m.index({"a": "one text"}), "a list of texts or records is needed, not dict"),
         (lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]), "document 1: the id '1' is there"),
-        (lambda m: m.index(["a"], rescore=4), "rescore=4: an index of kind 'exact' has no such option"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
         (
             lambda m: m.index("an owl sees at night. " * 99),

@@ -11,7 +11,7 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.set_format import SETS, SetFormat, named_sets, register
+from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.runs.pipeline.run import Run
 from retrieval.stages import evaluate, sets
 
@@ -41,7 +41,7 @@ class Faq(SetFormat):
 
 
 def check(config):
-    sets.check(named_sets(config), config.split.set, has_base=False, has_corpus=False)
+    sets.check_inputs(Run(config, REPOSITORY, REPOSITORY / "requirements.lock"))
 
 
 def test_a_format_of_sets_is_one_class(tables, tmp_path):
@@ -57,7 +57,7 @@ def test_a_format_of_sets_is_one_class(tables, tmp_path):
     (tmp_path / "faq.tsv").write_text("why\tbecause\nwho\tme\n")
     check(config)
     run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
-    assert sets.inputs(named_sets(config)) == [tmp_path / "faq.tsv"]
+    assert tmp_path / "faq.tsv" in sets.inputs(run)
     assert sets.write_sets(run)["faq"]["queries"] == 2 and (tmp_path / "sets/faq/qrels/test.tsv").is_file()
 
 

@@ -160,7 +160,7 @@ class Model:
         for name, value in changes.items():
             if name not in kinds[-1].options:
                 option = f"{name.removeprefix('index.')}={value!r}"
-                raise UserError(f"{option}: an index of kind '{kind}' has no such option; leave it out")
+                raise UserError(f"{option}: an index of kind '{kind}' has none; leave it out")
             check_value(name, value, declared()[name].kind)
         if documents is None:
             return self._of_run(kinds, of_dense, changes)

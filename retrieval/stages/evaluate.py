@@ -66,8 +66,8 @@ def check(config: ConfigDict) -> None:
     if not by_judgements and is_judged != {False}:
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
-    if depth < cutoff(deepest):
-        raise UserError(f"config.evaluate.depth={depth}: {deepest} needs at least {cutoff(deepest)} results")
+    if depth < (least := cutoff(deepest)):
+        raise UserError(f"config.evaluate.depth={depth} is too few results for the metric {deepest}: at least {least}")
 
 
 def _check_one_set(files_of_others: Sequence[RunFile], names: Sequence[str]) -> None:

@@ -62,8 +62,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         _log.warning("pairs: left out %d %s (%s of all), which is config.pairs.positives", behind, what, share)
         counts.left_out[what] = behind
     if config.pairs.in_order and config.split.shards != config.data.lanes:
-        way = f"set config.split.shards={config.data.lanes}, which config.data.lanes is"
-        _log.warning("pairs: batches keep the order of the files where every lane has one shard: %s", way)
+        way = f"config.split.shards={config.data.lanes}, which config.data.lanes is"
+        _log.warning("pairs: batches keep the order of the files where every lane has one shard: set %s", way)
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     of_queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}

@@ -108,8 +108,7 @@ def plan(run: Run) -> dict[str, Any]:
       UserError: the topology does not exist, libtpu is missing, the mesh does not divide the batch, or a device cannot
         hold the step; the message says what would make it fit.
     """
-    topology = run.config.plan.topology
-    devices = devices_of(topology)
+    devices = devices_of(topology := run.config.plan.topology)
     if "train" not in run.config.stages:
         _log.warning("plan: config.stages has no 'train': the run trains nothing, and this is what training would take")
     config = _with_data(run, len(devices))

@@ -73,7 +73,8 @@ def train(run: Run) -> dict[str, Any]:
                 checkpoints.close()  # here alone: after an error a barrier would wait for hosts that are gone
                 log.close()
                 if hosts.is_anywhere(must_stop.received.is_set()):
-                    raise PreemptedError("interrupted after the last step: the same command goes on from there")
+                    why = "interrupted after the last step, which is saved: the same command goes on from there"
+                    raise PreemptedError(why)
                 if run.remote:
                     run.remote.get(["checkpoints"])
     _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
