@@ -35,14 +35,16 @@ setup(
         ]
     },
     python_requires=">=3.11,<3.14",
-    # What loads, encodes, searches and serves; what trains and evaluates besides is the extra `train`.
+    # What loads, encodes, evaluates, searches and serves; what trains besides is the extra `train`.
     install_requires=[
         "absl-py",
         "bm25s",
         "flax>=0.12.8",
         "huggingface_hub",
+        "ir-measures",
         "jax>=0.10.2",
         "markdown-it-py",
+        "matplotlib",
         "ml-collections",
         "ml_dtypes",
         "msgpack",
@@ -76,8 +78,6 @@ setup(
         "tpu": ["jax[tpu]"],
         "train": [
             "clu",
-            "ir-measures",
-            "matplotlib",
             "scann; platform_machine == 'x86_64'",
             "seqio",
             # 2.21 breaks ScaNN; sentencepiece 0.2.3, which seqio imports, needs a newer protobuf than TensorFlow 2.20.

@@ -39,9 +39,8 @@ def write_run(folder, dense, dataset="squad", questions=QUESTIONS, **changes):
 
 @pytest.fixture
 def runs(tmp_path):
-    a = write_run(tmp_path / "a", [0.0, 0.5, 0.5, 0.0])
-    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], **{"train.steps": 9})
-    return [a, b]
+    values = {"a": [0.0, 0.5, 0.5, 0.0], "b": [1.0, 0.5, 1.0, 1.0]}
+    return [write_run(tmp_path / name, of, **{"train.steps": 4 + 5 * (name == "b")}) for name, of in values.items()]
 
 
 def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):

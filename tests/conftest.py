@@ -43,7 +43,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _EIGHT_DEVICES = frozenset(
     f"{name}_test"
     for name in (
-        *("accelerator_devices", "artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
+        *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
         *("inference", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
         *("source_runs", "tasks"),
         *("optimizers", "training_length", "vector_codes"),

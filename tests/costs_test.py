@@ -5,7 +5,7 @@ import pytest
 from support.tiny import make_config
 
 from retrieval.evaluation import per_query
-from retrieval.runs.fitting.encoding_cost import operations, some
+from retrieval.runs.fitting.encoding_cost import operations
 from retrieval.runs.ranking import costs
 
 H, M, LAYERS, V = 16, 32, 3, 50  # sizes of the model below
@@ -33,32 +33,16 @@ def test_operations_are_those_of_the_formula(length):
     )
 
 
-def test_queries_without_an_encoder_cost_nothing():
-    config = make_config("splade", **SIZES, **{"model.sparse_queries": "idf"})
-    assert operations(config, V, lambda model, text: model.encode_queries(text, None), [[[1] * 8]]) == 0
-    assert operations(config, V, lambda model, text: model.encode_documents(text, None), []) == 0
-
-
-def test_some_texts_stand_for_all():
-    assert some(range(10), 10) == list(range(10))
-    assert some(range(1000), 1000) == list(range(0, 1000, 4))
-
-
 def test_the_table_adds_up_what_systems_stand_on(tmp_path):
     told = {
         "nq, bm25": {costs.BYTES: 100.0, "milliseconds": 2.0, **costs.FREE},
         "nq, dense": {costs.BYTES: 3072.0, "milliseconds": 1.0, costs.QUERY: 3e6, costs.PASSAGE: 5e6},
         "nq, both": {"milliseconds": 4.0, costs.PARTS: ["bm25", "dense"]},
-        "nq, both+maxsim@5": {
-            costs.BYTES: 9000.0,
-            "milliseconds": 7.0,
-            costs.QUERY: 1e6,
-            costs.PASSAGE: 2e6,
-            costs.AFTER: "both",
-        },
+        "nq, both+maxsim@5": {costs.BYTES: 9000.0, "milliseconds": 7.0, costs.QUERY: 1e6, costs.PASSAGE: 2e6},
         "nq, other+bm25": {"milliseconds": 1.0, costs.PARTS: ["other", "bm25"]},
         "nq, other": {},
     }
+    told["nq, both+maxsim@5"][costs.AFTER] = "both"
     systems = [name.removeprefix("nq, ") for name in told]
     values = {system: {"RR": np.array([0.0, 0.5, 1.0, 0.5])} for system in systems}
     per_query.write(per_query.path_of(tmp_path, "nq", "test"), list("abcd"), values)

@@ -1,6 +1,5 @@
-"""A reader that trains the question tower too: the early and the joint loss against loops in numpy, and a run."""
+"""A run of a reader that trains the question tower too."""
 
-import itertools
 import json
 import shutil
 
@@ -8,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from support import toy_corpus
-from support.devices import assert_same_on_any_mesh
 from support.refreshed_runs import outcome
 from support.tiny import execute, make_run
 
@@ -21,87 +19,6 @@ from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.weights import initial_parameters
 from retrieval.search import encoding
-from retrieval.training.candidates import inner_products
-from retrieval.training.loss_kind import LOSSES
-
-B, K, L, W, N, E, T = 8, 2, 5, 3, 6, 4, 0.5
-_RANDOM = np.random.default_rng(0)
-SPANS = np.full((B, 3, 3), -1, np.int32)
-SPANS[0, :2], SPANS[1, :1], SPANS[2, :3] = [(0, 1, 2), (1, 3, 3)], [(1, 2, 4)], [(0, 1, 1), (0, 2, 3), (1, 4, 4)]
-SPANS[5, :1] = [(0, 2, 2)]
-BATCH = {"inside": np.tile(np.array([0, 1, 1, 1, 1], np.int32), (B, K, 1)), "spans": SPANS}
-BATCH |= {"retrieved": np.zeros((B, K), np.float32), "paragraph": np.tile(np.array([1, 0], np.int32), (B, 1))}
-BATCH |= {"candidates": np.tile(np.arange(N, dtype=np.int32), (B, 1))}
-BATCH |= {"holds": _RANDOM.integers(0, 2, (B, N)).astype(np.int32)}
-BATCH |= {"embedding": _RANDOM.normal(size=(B, N, E)).astype(np.float32)}
-BATCH["candidates"][2, 4:] = -1  # fewer candidates
-BATCH["holds"][2, 4:], BATCH["holds"][3] = 0, 0  # and a question without an answer among them
-PARAMS = {
-    "question": _RANDOM.normal(size=(B, E)).astype(np.float32),
-    "start": _RANDOM.normal(size=(B, K, L)).astype(np.float32),
-    "end": _RANDOM.normal(size=(B, K, L)).astype(np.float32),
-    "pairs": _RANDOM.normal(size=(B, K, L, W)).astype(np.float32),
-}
-
-
-def softmax(values):
-    return np.exp(values) / np.exp(values).sum()
-
-
-def brute(params, b, name, shared_norm, joint):
-    """The loss of a question, in float64, by loops over candidates and spans."""
-    there = [n for n in range(N) if BATCH["candidates"][b, n] >= 0]
-    score = np.array([params["question"][b] @ BATCH["embedding"][b, n].astype(float) / T for n in there])
-    chance = dict(zip(there, softmax(score)))
-    mass = sum(chance[n] for n in there if BATCH["holds"][b, n])
-    early = -np.log(mass) if mass else 0.0
-    spans = [tuple(span) for span in SPANS[b].tolist() if span[0] >= 0]
-    if not spans:
-        return early
-    of = dict(zip(there, score))
-    if name == "orqa_reader":
-        places = [(k, i, w) for k, i, w in itertools.product(range(K), range(1, L), range(W)) if i + w < L]
-        all_spans = softmax(np.array([params["pairs"][b][place] + of[1 - place[0]] for place in places]))
-        total = sum(value for (k, i, w), value in zip(places, all_spans) if (k, i, i + w) in spans)
-        return early - np.log(total)
-    start, end = (np.zeros((K, L)) for _ in range(2))
-    for values, ends in ((start, "start"), (end, "end")):
-        if shared_norm:
-            values[:, 1:] = softmax(params[ends][b, :, 1:])
-        else:
-            values[:, 1:] = [softmax(row) for row in params[ends][b, :, 1:]]
-    weight = [chance[1 - k] if joint else 1.0 for k in range(K)]  # `paragraph` turns the two around
-    return early - np.log(sum(weight[k] * start[k, i] * end[k, j] for k, i, j in spans))
-
-
-@pytest.mark.parametrize(
-    ("name", "shared_norm", "joint"),
-    [("span_likelihood", True, False), ("span_likelihood", False, True), ("orqa_reader", True, True)],
-)
-def test_value_and_gradient_equal_loops_on_one_device_and_eight(name, shared_norm, joint):
-    options = {"early": True, "temperature": T}
-    options |= {} if name == "orqa_reader" else {"shared_norm": shared_norm, "joint": joint}
-
-    def total(params, batch):
-        scores = {key: batch[key] for key in ("start", "end", "pairs")}
-        scores["retriever"] = inner_products(batch["question"] + params["shift"], batch["embedding"])
-        loss_B, metrics = LOSSES[name](**options)(scores, batch)
-        return loss_B.sum(), (loss_B, metrics["early"])
-
-    rows, zero = BATCH | PARAMS, {"shift": np.zeros(E, np.float32)}
-    by_shift = jax.value_and_grad(total, has_aux=True)
-    (_, (loss_B, early_B)), gradient = assert_same_on_any_mesh(by_shift, zero, rows)
-    wide = {key: value.astype(float) for key, value in PARAMS.items()}
-
-    def of_all(shift):
-        shifted = wide | {"question": wide["question"] + shift}
-        return np.array([brute(shifted, b, name, shared_norm, joint) for b in range(B)])
-
-    np.testing.assert_allclose(loss_B, of_all(0), rtol=1e-5, atol=1e-6)
-    slopes = [(of_all(1e-5 * unit).sum() - of_all(-1e-5 * unit).sum()) / 2e-5 for unit in np.eye(E)]
-    np.testing.assert_allclose(gradient["shift"], slopes, rtol=1e-4, atol=1e-4)
-    assert early_B[3] == 0 and early_B[0] > 1
-
 
 EARLY = 6
 TOWERS = {"split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2, "split.shards": 2, "sets.reqa": ""}

@@ -125,8 +125,7 @@ def infinite(x):
 # A family, what becomes of its tensors, and what the message says.
 TENSORS = [
     ("modernbert", missing("layers.2.attn.Wqkv.weight"), "layers.2.attn.Wqkv.weight part 0 is missing"),
-    ("qwen3", missing("embed_tokens.weight"), "embed_tokens.weight is missing"),
-    ("qwen2", missing("layers.0.self_attn.q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
+    ("qwen3", missing("embed_tokens.weight"), "model.safetensors has none: copy both again"),
     ("qwen3", tensor("layers.0.self_attn.q_proj.bias", lambda _: np.ones(32)), "q_proj.bias [32] is left over"),
     ("modernbert", tensor("layers.0.attn_norm.weight", lambda _: np.ones(H)), "attn_norm.weight [48] is left over"),
     (
@@ -134,11 +133,7 @@ TENSORS = [
         tensor("layers.6.self_attn.o_proj.weight", lambda x: x[:, :-8]),
         "layers.6.self_attn.o_proj.weight is [48, 24], [48, 32] is needed",
     ),
-    (
-        "modernbert",
-        tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]),
-        "layers.1.mlp.Wi.weight part 1 is missing",
-    ),
+    ("modernbert", tensor("layers.1.mlp.Wi.weight", lambda x: x[:-1]), "layers.1.mlp.Wi.weight part 1 is missing"),
     (
         "modernbert",
         tensor("layers.1.mlp.Wi.weight", lambda x: x[:-2]),

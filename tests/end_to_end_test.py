@@ -1,4 +1,4 @@
-"""The whole line on a toy dump: towers and a masked language model; `faults_test` cuts runs off."""
+"""The whole line on a toy dump: towers; `faults_test` cuts runs off."""
 
 import dataclasses
 import importlib
@@ -26,17 +26,8 @@ def finished(inputs, prepared, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def finished_mlm(inputs, prepared, tmp_path_factory):
-    """The same of a masked language model."""
-    run = make_run("mlm", inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("mlm") / "run"))
-    execute(run)
-    return run
-
-
-@pytest.mark.parametrize("name", ["finished", "finished_mlm"])
-def test_from_the_shards_to_the_report(name, request):
-    folder = request.getfixturevalue(name).folder
+def test_from_the_shards_to_the_report(finished):
+    folder = finished.folder
     systems = {system for system, _, _ in values(folder)}
     assert systems == {"bm25", "untrained", "dense", "hybrid"} | (
         {"dense (ScaNN)"} if scann.Scann().available() else set()

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
+from retrieval.evaluation.by_article import Asked
 from retrieval.runs.fitting import validation
 from retrieval.runs.ranking import fused, rankings
 from retrieval.runs.ranking.fused import Fusing
@@ -53,12 +54,36 @@ def chosen_weight(queries, words, dense, candidates):
     return hybrid.weights[1], hybrid.validation
 
 
-@pytest.mark.parametrize(("count", "weight"), [(1, (0.1, 0)), (9, (0.1, 0)), (10, (0.55, 10))])
-def test_few_questions_choose_no_weight(count, weight):
-    """The dense list has the gold first, BM25's second: from 0.55 on it is first in the sum."""
-    queries = [f"q{number}" for number in range(count)]
-    lists = Lists(0, 2, 1), Lists(2, 0, 1)
-    assert chosen_weight(queries, *lists, ["a", "b", "gold"]) == weight
+OF_ARTICLES = ("Success@1", "Success@2", "RR")
+ARTICLES = (
+    ["q0", "q1", "q2", "q3"],
+    ["a0", "a1", "b0", "b1", "b2", "x"],
+    ["A", "A", "B", "B", "B", ""],
+    {"q0": {"a1": 1}, "q1": {"b0": 1, "b2": 1}, "q2": {"x": 1}, "q3": {"a0": 1, "b0": 0}},
+)
+
+
+def test_any_passage_of_the_article_is_right():
+    asked = Asked(*ARTICLES)
+    assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
+    values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), OF_ARTICLES)
+    assert {name: list(value) for name, value in values.items()} == {
+        "Success@1": [0, 0, 0],
+        "Success@2": [1, 0, 0],
+        "RR": [0.5, 0, 0],
+    }
+
+
+def test_within_the_article_its_passages_alone_are_ranked():
+    scores = np.array([[5, 4, 9, 9, 9, 9], [9, 9, 1, 3, 2, 9], [0] * 6, [1, 1, 9, 9, 9, 9]])
+    asked = Asked(*ARTICLES)
+    values = asked.within(lambda number, rows: scores[number][rows], 10, OF_ARTICLES)
+    assert {name: list(value) for name, value in values.items()} == {
+        "Success@1": [0, 0, 1],  # ties go to the smaller row
+        "Success@2": [1, 1, 1],
+        "RR": [0.5, 0.5, 1],
+    }
+    assert [len(value) for value in asked.within(lambda number, rows: rows, 2, OF_ARTICLES).values()] == [2, 2, 2]
 
 
 def of_articles(qrels, articles):
@@ -164,25 +189,18 @@ def test_answers_count_without_judgements_or_on_request(tmp_path, qrels, asked, 
 
 
 @pytest.mark.parametrize(
-    ("name", "qrels", "metrics"),
+    ("qrels", "asked", "measured"),
     [
-        ("nq", {"test": {"a": {"x": 1, "y": 1}}}, evaluate.RANKING),  # BEIR's folder of Natural Questions
-        ("nq", {"pair": {"a": {"x": 1, "y": 1}}}, evaluate.HITS),  # ReQA's set of it
-        ("trec", {"test": {"a": {"x": 1}}}, evaluate.HITS),
+        ({"test": {"a": {"x": 1, "y": 1}}}, (), evaluate.RANKING),  # BEIR's folder of Natural Questions
+        ({"pair": {"a": {"x": 1, "y": 1}}}, (), evaluate.HITS),  # ReQA's set of it
+        ({"test": {"a": {"x": 1}}}, (), evaluate.HITS),
+        # A grade that nobody gave is no 0.
+        ({"test": {"a": {"x": 1}}}, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)),
+        ({"test": {"a": {"x": 1}}}, ("RR(rel=2)@10",), evaluate.HITS),
     ],
 )
-def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
+def test_the_metrics_of_a_set_follow_from_its_judgements(qrels, asked, measured):
     ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
-    (scores,) = evaluate.by_judgements(Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking, ())
-    assert tuple(scores.values) == metrics
-
-
-@pytest.mark.parametrize(
-    ("highest", "asked", "measured"),
-    [(1, ("RR@10", "RR(rel=2)@10", "R(rel=3)@10"), ("RR@10",)), (1, ("RR(rel=2)@10",), evaluate.HITS)],
-)
-def test_a_grade_that_nobody_gave_is_no_0(highest, asked, measured):
-    value = Judged("toy", {"a": ""}, ["x", "y"], {}, {"test": {"a": {"x": highest}}})
-    ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
-    (scores,) = evaluate.by_judgements(value, ranking, asked)
-    assert tuple(scores.values) == measured and all(values.tolist() == [1] for values in scores.values.values())
+    (scores,) = evaluate.by_judgements(Judged("toy", {"a": ""}, ["x", "y"], {}, qrels), ranking, asked)
+    assert tuple(scores.values) == measured
+    assert measured is evaluate.RANKING or all(values.tolist() == [1] for values in scores.values.values())

@@ -142,13 +142,6 @@ def test_as_many_blocks_as_are_needed(monkeypatch, order):
     np.testing.assert_allclose(np.einsum("qke,qe->qk", embeddings[rows], queries), scores, atol=1e-5)
 
 
-def test_negative_scores_are_found_before_the_padding():
-    embeddings = np.full((130, 2), -1, np.float32)
-    scores, rows = ExactIndex(embeddings).search(np.ones((1, 2), np.float32), 131)
-    assert rows[0].tolist() == [*range(130), -1]
-    assert scores[0].tolist() == [-2.0] * 130 + [-np.inf]
-
-
 def test_zero_and_minus_zero_are_a_tie():
     embeddings = np.array([[-0.0], [0.0], [-0.0], [0.0]], np.float32)
     _, rows = ExactIndex(embeddings).search(np.array([[1.0]], np.float32), 4)

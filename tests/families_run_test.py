@@ -1,23 +1,16 @@
-"""Every recipe on encoders of today: it learns, or says in a sentence why it cannot; and the paper's pre-training."""
-
-import json
-import shutil
+"""Every recipe on encoders of today: it learns, or says in a sentence why it cannot."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.run_results import values
-from support.tiny import execute, make_config, make_run
+from support.tiny import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.token_marks import Rules
-from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
-from retrieval.runs.pipeline import preflight
-from retrieval.runs.weights import initial_parameters
 
 V, B, L = 50, 6, 20
 RANDOM = np.random.default_rng(0)
@@ -156,17 +149,7 @@ def test_it_learns_a_batch_by_heart(experiment, family):
     ("experiment", "changes", "says"),
     [
         ("ict_bfs_wlp", {"model.pooling": "cls"}, "model.family=qwen3: its tokens see none behind them.*pooling=last"),
-        (
-            "mlm",
-            {"model.switches": ()},
-            "a masked language model tells a token from both sides: take another",
-        ),
-        (
-            "seed_encoder",
-            {"model.switches": ()},
-            "an autoencoder tells a token from both sides: take another",
-        ),
-        ("bert", {"model.switches": ()}, "next-sentence prediction tells a token from both sides"),
+        ("mlm", {"model.switches": ()}, "a masked language model tells a token from both sides: take another"),
         ("doc2query", {"model.writer.pre_norm": True}, "has its own places for norms.*pre_norm=False"),
         ("repbert", {"model.token_types": "sides"}, "model.token_types=sides takes two token types"),
         ("deepct", {"model.switches": ("head=8",)}, "head"),
@@ -176,41 +159,3 @@ def test_it_learns_a_batch_by_heart(experiment, family):
 def test_what_does_not_go_together_is_refused(experiment, changes, says):
     with pytest.raises(UserError, match=says):
         check_recipe(config_of(experiment, "qwen3", **changes))
-
-
-@pytest.fixture(scope="module")
-def pretrained(inputs, prepared, tmp_path_factory):
-    """The paper's pre-training of a ModernBERT, whose windows are shorter than its texts, and its folder."""
-    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("modernbert") / "run")
-    stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "export")
-    changes = {"stages": stages, "model.num_layers": 4, "train.steps": 8, "train.learning_rate": 3e-3}
-    changes |= {"encode.untrained": False, "encode.corpus": False}
-    run = make_run("ict_bfs_wlp", inputs, folder, **FAMILIES["modernbert"], **changes)
-    preflight.check(run, stages)
-    execute(run)
-    return run
-
-
-def test_the_papers_pre_training_runs_from_random_weights(pretrained):
-    lines = [json.loads(line) for line in (pretrained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert losses[-1] < losses[0]
-    assert {"dense", "bm25"} <= {system for system, _, _ in values(pretrained.folder)}
-
-
-@pytest.mark.long
-def test_it_goes_on_from_a_folder(pretrained, inputs, tmp_path):
-    """Which is the one tower of both, with its projection."""
-    folder = pretrained.folder / "export"
-    stages = ("prepare", "sets", "train", "encode", "index", "evaluate")
-    changes = {"stages": stages, "model.num_layers": 4, "train.steps": 2, "vocab": str(folder)}
-    changes |= {"train.init_from": str(folder)}
-    run = make_run("ict_bfs_wlp", inputs, tmp_path / "run", **FAMILIES["modernbert"], **changes)
-    execute(run, "prepare", "sets")
-    preflight.check(run, stages)
-    model = build_model(run.config, size := len(run.load_vocabulary()))
-    initial_parameters.start_of(run.config).init(model, run.config, size)
-    like = parameters_of(model.query_tower.encoder)
-    jax.tree.map(np.testing.assert_array_equal, like, EncoderFolder.open(folder).encoder(like))
-    execute(run, "train", "encode", "index", "evaluate")
-    assert "dense" in {system for system, _, _ in values(run.folder)}

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest -m long tests/faults_test.py
 
-kills a run two hundred times.
+kills a run a hundred times.
 """
 
 import contextlib
@@ -69,32 +69,15 @@ def whole(command, prepared, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def tuning_command(settings, whole):
-    """Makes the command of a run that stands on `whole`, from its towers to those that learned from questions."""
-    given = ["--config=configs/reqa.py:local", f"--config.base={whole}", f"--config.train.init_from={whole}"]
-    return lambda folder: [f"--workdir={folder}", *given, *settings]
-
-
-@pytest.fixture(scope="module")
-def tuned(tuning_command, tmp_path_factory):
-    """The work directory of such a run, that nothing happened to."""
-    folder = tmp_path_factory.mktemp("tuned") / "run"
-    assert children.run(tuning_command(folder), folder.with_suffix(".log")) == 0, folder.with_suffix(".log").read_text()
-    return folder
-
-
 def saved(step):
     """Folders of which one is there as soon as this step is saved, however fast the machine is."""
     return [f"checkpoints/{later}" for later in range(step, SMALL["train.steps"] + 1)]
 
 
 # What a run has finished or saved before it is killed, and the most seconds until then.
-MOMENTS = {
-    "pre-training": [((), 6.0), (saved(4), 1.0), (["stages/train.json"], 1.0), (["stages/evaluate.json"], 0.3)],
-    "fine-tuning": [(["stages/pairs.json"], 2.0), (saved(20), 1.0)],
-}
-FIXTURES = {"pre-training": ("command", "whole"), "fine-tuning": ("tuning_command", "tuned")}
+IN_TRAINING = (saved(4), 1.0)
+MOMENTS = [((), 6.0), IN_TRAINING, (["stages/train.json"], 1.0), (["stages/evaluate.json"], 0.3)]
+MOMENTS += [(["stages/sets.json"], 0.3), (["stages/encode.json"], 0.3), (["stages/index.json"], 0.5)]
 
 
 def survive(command, folder, moments, kills, seed):
@@ -112,8 +95,7 @@ def survive(command, folder, moments, kills, seed):
 
 def assert_same_outcome(folder, other):
     """Corpus, parameters, optimizer state, position, metrics, embeddings, index and results, to the last bit."""
-    names = ("corpus", "sets", "pairs", "embeddings", "index", "runs", "export")
-    for name in [name for name in names if (folder / name).exists() or (other / name).exists()]:
+    for name in ("corpus", "sets", "embeddings", "index", "runs", "export"):
         ours, theirs = ({p.relative_to(f): p for p in (f / name).rglob("*") if p.is_file()} for f in (folder, other))
         assert ours.keys() == theirs.keys() and ours
         for path in ours:
@@ -128,27 +110,19 @@ def assert_same_outcome(folder, other):
             assert (folder / position.relative_to(other)).read_bytes() == position.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["pre-training", pytest.param("fine-tuning", marks=pytest.mark.long)])
-def test_a_killed_run_ends_as_a_whole_one(kind, tmp_path, request):
+def test_a_killed_run_ends_as_a_whole_one(command, whole, tmp_path):
     """Killed in training, which its corpus and sets come before; the long tests kill it everywhere."""
-    command, whole = map(request.getfixturevalue, FIXTURES[kind])
-    others = {path.name for path in whole.iterdir()} - {"corpus", "sets", "pairs", "stages", "config.json"}
+    others = {path.name for path in whole.iterdir()} - {"corpus", "sets", "stages", "config.json"}
     later = ("train.json", "encode.json", "index.json", "evaluate.json", "export.json")
     shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns(*others, *later))
-    moments = MOMENTS[kind][1:2]
-    survive(command, tmp_path / "run", moments, kills=len(moments), seed=0)
+    survive(command, tmp_path / "run", [IN_TRAINING], kills=1, seed=0)
     assert_same_outcome(tmp_path / "run", whole)
-
-
-LATER = [(["stages/sets.json"], 0.3), (["stages/encode.json"], 0.3), (["stages/index.json"], 0.5)]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 5))
-@pytest.mark.parametrize("kind", MOMENTS)
-def test_a_run_that_is_killed_over_and_over(kind, seed, tmp_path, request):
-    command, whole = map(request.getfixturevalue, FIXTURES[kind])
-    survive(command, tmp_path / "run", MOMENTS[kind] + LATER, kills=25, seed=seed)
+def test_a_run_that_is_killed_over_and_over(command, whole, seed, tmp_path):
+    survive(command, tmp_path / "run", MOMENTS, kills=25, seed=seed)
     assert_same_outcome(tmp_path / "run", whole)
 
 
@@ -261,6 +235,7 @@ def test_a_thousand_damages_are_all_seen(copy):
         ("embeddings/reqa/*/candidates-00000*.npy", "evaluate", "--stage=encode makes it again"),
         ("index/reqa/bm25/*", "evaluate", "--stage=index makes it again"),
         ("checkpoints/*/state/d/*", "encode", "delete .* and train again"),
+        ("checkpoints/*/metrics/metrics", "encode", "delete .* and train again"),  # the scores choose the step
     ],
 )
 def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
@@ -281,27 +256,6 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
     runner.run_stage(copy, stage)
     for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
         assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
-
-
-def trained(run):
-    """The folder of the step that other stages read."""
-    return run.folder / "checkpoints" / str(records.details(run, "train")["step"])
-
-
-def test_a_damaged_score_chooses_no_other_checkpoint(copy):
-    step = trained(copy)
-    path = step / "metrics" / "metrics"
-    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 0.0)))
-    copy.record("encode").unlink()
-    with pytest.raises(UserError, match=rf"{step.name}/metrics/metrics: damaged"):
-        runner.run_stage(copy, "encode")
-
-
-def test_a_checkpoint_that_is_deleted_is_named(copy):
-    """That another takes its place in a training that goes on, `loop_test` says."""
-    shutil.rmtree(trained(copy))
-    with pytest.raises(UserError, match=r"missing.*--stage=train makes it again"):
-        runner.run_stage(other_settings(copy), "encode")
 
 
 def test_nothing_is_kept_of_a_stage_without_record(copy, whole):

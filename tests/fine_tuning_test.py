@@ -14,6 +14,7 @@ from support import toy_corpus
 from support.run_results import values
 from support.tiny import execute, make_run
 
+from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -151,3 +152,16 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     assert losses[0] == pytest.approx(np.log(24), abs=1) and losses[-1] < 0.7 * losses[0]  # 8 positives, 16 negatives
     found = {(row["dataset"], row["system"]) for row in json.loads((run.folder / "results.json").read_text())}
     assert ("pairs", "dense") in found and values(run.folder)["dense", "test", "Success@10"] > 0.5
+
+
+# The loss `two_way_nll` compares with an example's own negatives alone.
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"train.other_positives": "negatives"}, {"train.loss": "two_way_nll"}, {"data.rates.pairs": 0.0}],
+)
+def test_a_batch_has_room_for_the_most_positives_where_a_loss_asks(tmp_path, change):
+    (tmp_path / "pairs").mkdir()
+    files.write_json(tmp_path / "pairs" / "stats.json", {"most positives": 3})
+    config = importlib.import_module("configs.reqa").get_config("local")
+    config.update_from_flattened_dict({"base": "", "stages": ("pairs",)} | change)
+    assert examples.known_positives(Run(config, tmp_path, tmp_path)) == (0 if change else 3)

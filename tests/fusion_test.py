@@ -50,27 +50,6 @@ def test_weighted_sums_equal_a_loop_over_dictionaries(weight, monkeypatch):
         assert (rows[query, len(expected) :] == -1).all()
 
 
-@pytest.mark.parametrize(
-    "words, expected",
-    [([], [1, 2, 3, 4]), ([12.0], [7, 1, 2, 3]), ([12.0, 12.0], [7, 9, 1, 2]), ([12.0, 11.9], [7, 9, 1, 2])],
-)
-def test_a_rare_word_counts_as_much_as_any(words, expected):
-    """BM25 finds fewer than are asked for; a text that has the word is never one that it did not find."""
-    dense = np.array([[0.9, 0.8, 0.7, 0.6]], np.float32), np.array([[1, 2, 3, 4]], np.int32)
-    scores, rows = np.full((1, 4), -np.inf, np.float32), np.full((1, 4), -1, np.int32)
-    scores[0, : len(words)], rows[0, : len(words)] = words, [7, 9][: len(words)]
-    assert hybrid((scores, rows), dense, 0.1, 4)[1].tolist() == [expected]
-
-
-def test_a_dense_list_without_the_query_ends_early():
-    """It has all other candidates, however few they are; BM25 found nothing."""
-    scores, rows = np.array([[5.0, 4.8, 4.2, 4.0, -np.inf]], np.float32), np.array([[3, 1, 2, 0, -1]], np.int32)
-    nothing = np.full((1, 5), -np.inf, np.float32), np.full((1, 5), -1, np.int32)
-    fused, order = hybrid(nothing, (scores, rows), 1.0, 4)
-    np.testing.assert_allclose(fused, [[1, 0.8, 0.2, 0]], atol=1e-6)
-    assert order.tolist() == [[3, 1, 2, 0]]
-
-
 def interleaved(lists, k):
     """Equation 6, one result at a time."""
     merged = []
@@ -91,16 +70,6 @@ def results(rows):
     return [[row for row in query if row >= 0] for query in rows.tolist()]
 
 
-def test_interleaving_is_that_of_the_paper():
-    """Two lists of the same documents in another order; repeated ones stand where they come first."""
-    a, b = run([1, 2, 3]), run([2, 4, 1])
-    assert results(interleave([a, b], 10)[1]) == [[1, 2, 4, 3]]
-    assert results(interleave([b, a], 10)[1]) == [[2, 1, 4, 3]]
-    scores, rows = interleave([a, b], 3)
-    assert rows.tolist() == [[1, 2, 4]]
-    np.testing.assert_allclose(scores, [[1, 1 / 2, 1 / 4]])
-
-
 def test_equal_sums_are_ordered_by_row():
     """Rows 7, 9 and 10 have 0.2 each, by other runs; in float32 these would not be equal."""
     scored = [
@@ -108,14 +77,7 @@ def test_equal_sums_are_ordered_by_row():
         ([11, 1, 2, 3, 4, 7], [3, 2, 2, 1, 1, 0]),
         ([10, 7, 3, 2, 11], [3, 3, 3, 1, 0]),
     ]
-    width = max(len(rows) for rows, _ in scored)
-    runs = [
-        (
-            np.array([[*scores, *[-np.inf] * (width - len(rows))]], np.float32),
-            np.array([[*rows, *[-1] * (width - len(rows))]]),
-        )
-        for rows, scores in scored
-    ]
+    runs = [(np.array([scores], np.float32), np.array([rows])) for rows, scores in scored]
     scores, rows = weighted_sum(runs, (0.3, 0.5, 0.2), 12)
     of_row = dict(zip(rows[0].tolist(), scores[0].tolist()))
     assert of_row[7] == of_row[9] == of_row[10]

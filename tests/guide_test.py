@@ -84,7 +84,7 @@ def test_the_log_counts_what_is_left_out(trained):
 def test_each_text_is_embedded_once_and_a_killed_stage_goes_on(root, tmp_path, monkeypatch, trained):
     monkeypatch.setattr(guided_pairs, "_SHARD", 25)
     run = of(root, tmp_path / "run", root / "embedder")
-    embed, seen = guided_pairs.guide.Guide.documents, []
+    embed, seen = guided_pairs.guide.TextEmbedder.documents, []
 
     def documents(self, given):
         seen.extend(text.text for text in given)
@@ -92,7 +92,7 @@ def test_each_text_is_embedded_once_and_a_killed_stage_goes_on(root, tmp_path, m
             raise KeyboardInterrupt
         return embed(self, given)
 
-    monkeypatch.setattr(guided_pairs.guide.Guide, "documents", documents)
+    monkeypatch.setattr(guided_pairs.guide.TextEmbedder, "documents", documents)
     with pytest.raises(KeyboardInterrupt):
         execute(run, "pairs")
     parts = sorted(path.name for path in (run.pairs / "guide").glob("*.npy"))
@@ -138,14 +138,3 @@ def test_what_has_no_embeddings_of_the_guide_is_refused(root, tmp_path, trained)
     bare.config.train.guide = str(guide)
     with pytest.raises(UserError, match=r"made without the embeddings of config\.train\.guide"):
         examples.make_batches(bare, bare.load_vocabulary(), make_mesh(bare.config))
-
-
-def test_a_run_can_be_a_guide(root, tmp_path, trained):
-    run = of(root, tmp_path / "run", trained.folder, stages=("pairs",))
-    complete(run)
-    table, model = files.read_array(run.pairs / "guide_rows.npy", ""), load(trained.folder)
-    expected = model.encode_queries(WORDS[:40])
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    assert table.shape[1] == 8
-    distance = np.abs(table[:36, None] - expected).max(axis=2)  # four are held out
-    assert (distance.min(axis=1) < 1e-5).all() and len(set(distance.argmin(axis=1))) == 36

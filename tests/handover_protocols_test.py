@@ -92,9 +92,8 @@ def near(vectors, kind):
 def test_openai(address):
     openai = package("openai")
     client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
-    for format in ({}, {"encoding_format": "float"}):  # the client's own choice is base64
-        answer = client.embeddings.create(model="guide:query", input=TEXTS, **format)
-        assert near([each.embedding for each in answer.data], "query") and answer.usage.total_tokens == 4
+    answer = client.embeddings.create(model="guide:query", input=TEXTS, encoding_format="float")
+    assert near([each.embedding for each in answer.data], "query") and answer.usage.total_tokens == 4
     assert [model.id for model in client.models.list()] == ["guide", "guide:query", "guide:document"]
     with pytest.raises(openai.NotFoundError) as error:
         client.embeddings.create(model="gpt", input="x")
@@ -234,18 +233,14 @@ def test_mcp_over_standard_input(indexed):
     """Nothing but JSON is on standard output, and the end of the input ends the process."""
     mcp = package("mcp")
     command = [sys.executable, "-m", "retrieval.main", "mcp", f"--workdir={indexed}"]
+    who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    asked = {"name": "search", "arguments": {"query": "pip"}}
     messages = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "search", "arguments": {"query": "pip"}},
-        },
+        {"id": 1, "method": "initialize", "params": who},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": asked},
     ]
-    messages[0]["params"] |= {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
-    text = "".join(json.dumps(message) + "\n" for message in messages)
+    text = "".join(json.dumps({"jsonrpc": "2.0"} | message) + "\n" for message in messages)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True)
     assert process.stdin and process.stdout
     process.stdin.write(text)

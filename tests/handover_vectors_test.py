@@ -51,15 +51,6 @@ def test_duckdb(tmp_path):
     assert base.execute(sql, [parts]).fetchone()[0] == len(wanted) > 10
 
 
-def test_datasets(tmp_path):
-    datasets = package("datasets")
-    vectors, _, parts = table_of(tmp_path)
-    block = block_of(vectors)
-    rows = list(datasets.load_dataset("parquet", data_files=parts, split="train", streaming=True))
-    assert [row["id"] for row in rows] == block.ids and [row["title"] for row in rows] == block.titles
-    assert np.array([row["vector"] for row in rows], np.float32).tobytes() == block.vectors.tobytes()
-
-
 def test_faiss(tmp_path):
     faiss = package("faiss")
     vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, breaks=False)

@@ -1,4 +1,4 @@
-"""The rooms of the house do not import each other, and those that need no TensorFlow do not import it."""
+"""Rooms do not import each other, those that need no TensorFlow do not import it, and an answer takes a second."""
 
 import ast
 import functools
@@ -11,6 +11,7 @@ import sys
 import pytest
 from conftest import REPOSITORY
 
+import retrieval
 from retrieval.runs.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
@@ -56,16 +57,11 @@ def test_a_room_imports_only_itself_and_the_shared_files(room):
                 assert allowed, f"{path.name} imports {name}"
 
 
-def test_fields_name_no_method_and_load_nothing_that_takes_long():
+def test_fields_name_no_method_and_import_no_other_file():
     tree = (REPOSITORY / "retrieval" / "config" / "tree.py").read_text(encoding="utf-8")
     assert "retrieval.methods." not in tree
     of_fields = set(imports(REPOSITORY / "retrieval" / "config" / "fields.py"))
     assert not {name for name in of_fields if name.startswith("retrieval.config")}
-    program = (
-        "import sys; from retrieval.config.fields import declared; assert 'model.classes' in declared();"
-        "assert not {'jax', 'numpy', 'flax', 'tensorflow'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
 
 
 def test_methods_stand_on_the_trunk_alone():
@@ -155,31 +151,27 @@ def test_no_test_imports_another():
         assert not tests & {name.partition(".")[0] for name in imports(path)}, path
 
 
-# Lightest first: what one of them imports is there for those behind it too.
-MODULES = (
-    "retrieval.data.tokenizers.vocab",
-    "retrieval.evaluation.metrics",
-    "retrieval.data.sets.reqa",
-    "retrieval.data.shards.prepared_corpus",
-    "retrieval.search.bm25",
-    "retrieval.search.exact",
-    "retrieval.training.losses",
-    "retrieval.models.two_tower",
-)
-IMPORT = """
-import importlib, sys
-for module in sys.argv[1:]:
-    importlib.import_module(module)
-    if module == "retrieval.search.bm25":
-        list(sys.modules[module].ENGLISH.of(["a text of words"]))
-    print(module, *{"tensorflow", "bm25s"} & sys.modules.keys())
-"""
+MODULES = """
+    retrieval.data.tokenizers.vocab retrieval.evaluation.metrics retrieval.data.sets.reqa retrieval.training.losses
+    retrieval.data.shards.prepared_corpus retrieval.search.bm25 retrieval.search.exact retrieval.models.two_tower
+""".split()
+# bm25s starts JAX's devices when it is imported, and BM25, which reads its lists of words, does without any.
+LIGHT = {
+    "from retrieval.config.fields import declared; assert 'model.classes' in declared()": {
+        "jax",
+        "numpy",
+        "tensorflow",
+    },
+    f"import {', '.join(MODULES)}; list(retrieval.search.bm25.ENGLISH.of(['some words']))": {"tensorflow", "bm25s"},
+    "from retrieval.runs.pipeline.stage import STAGES; dict(STAGES)": {"tensorflow", "seqio", "matplotlib", "clu"},
+}
 
 
-def test_tensorflow_and_bm25s_are_imported_only_where_needed():
-    """bm25s starts JAX's devices when it is imported, and BM25, which reads its lists of words, does without any."""
-    said = subprocess.check_output([sys.executable, "-c", IMPORT, *MODULES], cwd=REPOSITORY, text=True)
-    assert said.splitlines() == list(MODULES)
+@pytest.mark.parametrize("program", LIGHT)
+def test_what_is_light_imports_nothing_that_takes_long(program):
+    code, text, modules = modules_of("-c", program)
+    assert code == 0, text
+    assert not modules & LIGHT[program]
 
 
 TRAINING = """import atexit, sys
@@ -197,3 +189,32 @@ def test_a_training_has_in_memory_what_its_config_names(prepared, tmp_path):
     of_methods = [name for name in names if name.startswith("retrieval.methods.") and name.count(".") > 2]
     assert [name for name in of_methods if not name.endswith(".fields")] == ["retrieval.methods.mlm.task"]
     assert len(names) <= 230, sorted(names)
+
+
+HEAVY = {"tensorflow", "seqio", "jax", "flax", "orbax", "optax", "scipy", "matplotlib", "clu"}
+
+
+def modules_of(*arguments):
+    """The exit code, the text, and the first names of all modules that a command imports."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    lines = result.stderr.splitlines()
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+    text = "\n".join(line for line in lines if not line.startswith("import time:"))
+    return result.returncode, result.stdout + text, modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 0, "retrieval.main search --workdir="),
+        (["--version"], 0, f"retrieval {retrieval.__version__}"),
+        (["--help"], 0, "config.train.steps=100000"),
+        (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
+        (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),
+    ],
+)
+def test_a_mistake_is_answered_without_heavy_imports(arguments, code, message):
+    returned, text, modules = modules_of("-m", "retrieval.main", *arguments)
+    assert returned == code and message in text
+    assert not modules & HEAVY

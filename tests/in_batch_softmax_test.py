@@ -32,7 +32,7 @@ def make_batch(B=B, K=K):
     return query, document, fields
 
 
-def all_at_once(query, document, fields, temperature, loss):
+def all_at_once(query, document, fields, loss):
     """The losses [B] of whole matrices of scores, recall@1 [B], and how many candidates are left out, each [B]."""
     B, K, _ = document.shape
     flat_ids, group, known = (
@@ -61,7 +61,7 @@ def all_at_once(query, document, fields, temperature, loss):
         if loss.guide:
             of_own = limit((guide[:, 0] * guide[:, 1]).sum(axis=1), "absolute", loss.guide_margin)
             guided = rest & (of_guide > of_own) & ~false
-        logits = scores / temperature - log_q
+        logits = scores / loss.temperature - log_q
         total_B1 = jnp.where(rest & ~false & ~guided, jnp.exp(logits), 0).sum(axis=1, keepdims=True)
         positive = inside & (own | known if mean else own)
         losses = jnp.where(positive, jnp.log(jnp.exp(logits) + total_B1) - logits, 0)
@@ -83,23 +83,23 @@ def all_at_once(query, document, fields, temperature, loss):
     return total_B, hit_B, counts
 
 
-def reference(query, document, fields, temperature, loss):
-    """Losses, hits and counts; and the gradients of the weighted sum of the losses, by the temperature too."""
+def reference(query, document, fields, loss):
+    """Losses, hits and counts; and the gradients of the weighted sum of the losses."""
     with jax.enable_x64(True):
         fields = {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in fields.items()}
 
-        def value(q, d, temperature):
-            loss_B, *others = all_at_once(q, d, fields, temperature, loss)
+        def value(q, d):
+            loss_B, *others = all_at_once(q, d, fields, loss)
             return (loss_B * np.arange(1, len(query) + 1)).sum(), (loss_B, *others)
 
-        wide = [jnp.asarray(x, jnp.float64) for x in (query, document, temperature)]
-        (_, found), gradients = jax.value_and_grad(value, (0, 1, 2), has_aux=True)(*wide)
+        wide = [jnp.asarray(x, jnp.float64) for x in (query, document)]
+        (_, found), gradients = jax.value_and_grad(value, (0, 1), has_aux=True)(*wide)
         return jax.tree.map(np.asarray, (*found, gradients))
 
 
-def streaming(query, document, temperature, fields, loss):
-    """The weighted sum of the losses, with a temperature that is learned; and the losses and metrics."""
-    loss_B, metrics = loss(query, document, fields | {"scale": 1 / temperature})
+def streaming(query, document, fields, loss):
+    """The weighted sum of the losses; and the losses and metrics."""
+    loss_B, metrics = loss(query, document, fields)
     return (loss_B * jnp.arange(1, len(query) + 1)).sum(), (loss_B, metrics)
 
 
@@ -132,10 +132,10 @@ CASES = [
 def test_losses_metrics_and_gradients_are_those_of_all_scores_at_once(options, block, monkeypatch):
     monkeypatch.setattr(InBatchSoftmax, "block", block)
     query, document, fields = make_batch()
-    loss, temperature = InBatchSoftmax(**options), np.float32(0.4)
-    expected, hits, counts, of_reference = reference(query, document, fields, temperature, loss)
-    step = jax.jit(jax.value_and_grad(functools.partial(streaming, loss=loss), (0, 1, 2), has_aux=True))
-    (_, (loss_B, metrics)), gradients = step(query, document, temperature, fields)
+    loss = InBatchSoftmax(0.4, **options)
+    expected, hits, counts, of_reference = reference(query, document, fields, loss)
+    step = jax.jit(jax.value_and_grad(functools.partial(streaming, loss=loss), (0, 1), has_aux=True))
+    (_, (loss_B, metrics)), gradients = step(query, document, fields)
     np.testing.assert_allclose(loss_B, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(metrics["recall@1"], hits)
     for found, wanted in zip(gradients, of_reference):
@@ -146,7 +146,7 @@ def test_losses_metrics_and_gradients_are_those_of_all_scores_at_once(options, b
         if shown[name]:
             np.testing.assert_array_equal(metrics[f"masked_{name}"], count_B)
             assert 0 < count_B.mean() < B * K / 2 or (name == "ids" and loss.groups == B)
-    plain, *_ = reference(query, document, fields, temperature, InBatchSoftmax(log_q=loss.log_q))
+    plain, *_ = reference(query, document, fields, InBatchSoftmax(0.4, log_q=loss.log_q))
     assert np.abs(loss_B - plain).max() > 0.01
 
 
@@ -166,11 +166,11 @@ def test_half_precision_ties_and_a_batch_without_a_list_of_positives():
 @pytest.mark.parametrize("options", [ALL, dict(symmetric=True, log_q=True)])
 def test_the_same_on_any_mesh(options, monkeypatch):
     monkeypatch.setattr(InBatchSoftmax, "block", 7)
-    loss, names = InBatchSoftmax(**options), list(make_batch()[2])
+    loss, names = InBatchSoftmax(0.5, **options), list(make_batch()[2])
 
     def scaled(scale, batch):
         query, document, *fields = batch
-        value, others = streaming(query * scale, document, jnp.float32(0.5), dict(zip(names, fields)), loss)
+        value, others = streaming(query * scale, document, dict(zip(names, fields)), loss)
         return value / 1000, others
 
     query, document, fields = make_batch(16)

@@ -15,10 +15,9 @@ from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import CORPUS, TRAINED, open_collection
 from retrieval.search import encoding, index_shards, scann
 from retrieval.search.bm25 import Bm25Kind
-from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
+from retrieval.search.index_kind import EXACT, INDEXES, register
 from retrieval.search.scann import Scann
-from retrieval.stages import index, mine
+from retrieval.stages import index
 
 needs_scann = pytest.mark.skipif(not scann.Scann().available(), reason="ScaNN cannot be imported here")
 
@@ -121,52 +120,6 @@ def test_a_stage_cut_off_goes_on_behind_its_last_index(run, monkeypatch):
 )
 def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
     assert index.needs(tuple(stages.split())) == needs
-
-
-class Reversed:
-    """Exact search whose rows are saved last first."""
-
-    def __init__(self, embeddings):
-        self._embeddings, self.description = embeddings, "reversed"
-
-    def __len__(self):
-        return len(self._embeddings)
-
-    def save(self, folder):
-        folder.mkdir(parents=True)
-        np.save(folder / "rows.npy", self._embeddings[::-1])
-
-    def search(self, queries, k):
-        return ExactIndex(self._embeddings).search(queries, k)
-
-
-class Plugin(IndexKind):
-    """A kind of index from outside, with an option of its own."""
-
-    name, title, system = "reversed", "Reversed", "dense (reversed)"
-    options = ("encode.windows",)
-
-    def build(self, contents, options):
-        assert options == {"encode.windows": 7}
-        return Reversed(contents)
-
-    def load(self, folder):
-        return Reversed(np.load(folder / "rows.npy")[::-1])
-
-
-def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch, own_table):
-    own_table(INDEXES)
-    assert "reversed" not in DENSE
-    register(Plugin)
-    run.config.index.dense, run.config.mine.system, run.config.encode.windows = "reversed", "reversed", 7
-    assert "reversed" in DENSE and mine.needs(run.config.mine.system) == ("train", "encode", "index")
-    assert index.index(run)["large, dense"] == "reversed"
-    assert [kind.name for kind in indexes.dense_kinds_of(open_collection(run, "large"))] == ["reversed"]
-    queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
-    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}).search(queries, 5)
-    np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
-    monkeypatch.setattr(Plugin, "available", lambda self: False)
-    assert not indexes.dense_kinds_of(open_collection(run, "large"))
 
 
 class Ids(Bm25Kind):

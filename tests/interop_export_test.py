@@ -3,19 +3,12 @@
 Skipped where these are not installed; nothing is fetched.
 """
 
-import os
-
 import numpy as np
 import pytest
 from support import exported
+from support.packages import package
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
+sentence_transformers = package("sentence_transformers")
 
 # What a tower can have, each at least once.
 MODELS = {
@@ -26,7 +19,12 @@ MODELS = {
     "long queries": {"model.tied": True, "data.query_length": 40, "data.document_length": 16},
     "prefixes": {"model.tied": True, "data.query_prefix": "the fox: ", "data.document_prefix": "a dog: "},
     "last, truncated": {"model.tied": True, "model.pooling": "last", "model.truncate_dim": 5, "model.normalize": True},
-    "two, truncated": {"model.tied": False, "model.pooling": "max", "model.truncate_dim": 5, "model.normalize": False},
+    "two, truncated": {
+        "model.tied": False,
+        "model.pooling": "weighted_mean",
+        "model.truncate_dim": 5,
+        "model.normalize": False,
+    },
     "behind prefixes": {
         "model.tied": True,
         "model.pooling": "weighted_mean",
@@ -53,9 +51,9 @@ def ours(run):
     return exported.embed(run, exported.QUERIES, exported.DOCUMENTS)
 
 
-def as_pairs(documents, prefix=""):
+def as_pairs(documents):
     """As sentence-transformers takes documents: with their titles, where they have one."""
-    return [(prefix + item.title, item.text) if item.title else prefix + item.text for item in documents]
+    return [(item.title, item.text) if item.title else item.text for item in documents]
 
 
 def assert_same(theirs, ours):
@@ -64,11 +62,8 @@ def assert_same(theirs, ours):
 
 def encode(model, run):
     """Without a word about lengths; truncated embeddings have length 1 there if one asks for it."""
-    options = {"normalize_embeddings": run.config.model.normalize}
-    return (
-        model.encode_query(exported.QUERIES, **options),
-        model.encode_document(as_pairs(exported.DOCUMENTS), **options),
-    )
+    unit, documents = {"normalize_embeddings": run.config.model.normalize}, as_pairs(exported.DOCUMENTS)
+    return model.encode_query(exported.QUERIES, **unit), model.encode_document(documents, **unit)
 
 
 def test_sentence_transformers_embeds_and_ranks_the_same(run, ours):
@@ -87,9 +82,8 @@ def test_queries_and_documents_are_cut_to_own_lengths(run):
     lengths = run.config.data.query_length, run.config.data.document_length
     words = "fox the dog sep ".split()
     texts = [" ".join(words[i % 4] for i in range(start, start + n)) for start in (0, 1) for n in range(1, 60)]
-    queries, documents = exported.embed(
-        run, texts, [exported.Candidate(str(i), "", text) for i, text in enumerate(texts)]
-    )
+    candidates = [exported.Candidate(str(i), "", text) for i, text in enumerate(texts)]
+    queries, documents = exported.embed(run, texts, candidates)
     unit = {"normalize_embeddings": run.config.model.normalize}
     assert_same(model.encode_query(texts, **unit), queries)
     assert_same(model.encode_document(texts, **unit), documents)

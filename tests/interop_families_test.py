@@ -148,15 +148,3 @@ def test_two_rounds_change_nothing(folder, tmp_path):
 def tokens_of(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     return tokenizer(TEXTS, truncation=True)["input_ids"]
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_special_tokens_are_added_whatever_a_tokenizers_config_says(value, tmp_path):
-    """transformers refuses the key, which is the name of a method; without it the ids are ours."""
-    tokenizer_kinds.write(tmp_path, "ModernBERT")
-    expected, path = tokens_of(tmp_path), tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"add_special_tokens": value}))
-    with pytest.raises(AttributeError, match="add_special_tokens conflicts with the method"):
-        tokens_of(tmp_path)
-    vocabulary = vocabularies.load(tmp_path)
-    assert [vocabulary.single(vocabulary.encode(text), 1000) for text in TEXTS] == expected

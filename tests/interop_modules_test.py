@@ -53,16 +53,13 @@ def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     pooling = {name: options[name] for name in ("pooling_mode", "include_prompt") if name in options}
     pooling = modules.Pooling(16, **pooling)
     rest = {name: options[name] for name in ("prompts", "similarity_fn_name", "truncate_dim") if name in options}
-    model = sentence_transformers.SentenceTransformer(
-        modules=[transformer, pooling, *chain(number)], device="cpu", **rest
-    )
+    parts = [transformer, pooling, *chain(number)]
+    model = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **rest)
     model.save(str(tmp_path / "model"))
     ours = retrieval.load(tmp_path / "model")
     # Ours have length 1 where scores are cosines, and where theirs have it before they are truncated.
     unit = options.get("similarity_fn_name") != "dot" or isinstance(model[-1], modules.Normalize)
-    queries, documents = (
-        encode(TEXTS, normalize_embeddings=unit) for encode in (model.encode_query, model.encode_document)
-    )
+    queries, documents = (e(TEXTS, normalize_embeddings=unit) for e in (model.encode_query, model.encode_document))
     ours = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
     scale = max(1, np.abs(documents).max())
     np.testing.assert_allclose(ours[0], queries, atol=1e-5 * scale)

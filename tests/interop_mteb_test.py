@@ -1,4 +1,4 @@
-"""Our models in mteb, and our values beside those of mteb and of sentence-transformers' NanoBEIR evaluator."""
+"""Our models in mteb, and our values beside those of mteb."""
 
 import dataclasses
 import json
@@ -157,28 +157,3 @@ def test_prompts_are_chosen_in_mtebs_order():
         for side in (PromptType.query, PromptType.document, None):
             expected = get_prompt_name(prompts, metadata, side)
             assert prompt_name(prompts, "NQ", "Retrieval", side.value if side else None) == expected
-
-
-def test_values_are_those_of_sentence_transformers(model, tmp_path):
-    """Of the evaluator that NanoBEIR's is made of. Relevance is binary there."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
-
-    value = tiny_set(False)
-    binary = {query: dict.fromkeys(grades, 1) for query, grades in value.qrels["test"].items()}
-    value = RetrievalSet("NanoTiny", value.queries, value.candidates, {"test": binary})
-    run = ours(model, tmp_path, value)
-    (values,) = per_query.read_all([run.folder], "NanoTiny", "test")
-    found = {metric: np.mean(list(values.of("dense", metric).values())) for metric in METRICS}
-    evaluator = InformationRetrievalEvaluator(
-        value.queries,
-        {each.id: each.text for each in value.candidates},
-        {query: set(grades) for query, grades in binary.items()},
-        name="NanoTiny",
-        precision_recall_at_k=[100],
-        query_prompt_name="query",
-        write_csv=False,
-    )
-    theirs = evaluator(SentenceTransformer(str(model), device="cpu"))
-    for metric, name in zip(METRICS, ("ndcg@10", "recall@100", "mrr@10")):
-        assert theirs[f"NanoTiny_cosine_{name}"] == pytest.approx(found[metric], abs=1e-6), name

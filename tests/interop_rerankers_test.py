@@ -76,23 +76,6 @@ def logits(model, text):
         return model.eval()(**{name: torch.from_numpy(np.array(x)).long() for name, x in given.items()}).logits.numpy()
 
 
-@pytest.mark.parametrize(
-    ("family", "classes", "pooling"),
-    [*((family, 1, "") for family in CASES), ("modernbert", 2, "mean"), ("qwen3", 2, ""), ("gte", 2, "")],
-)
-def test_transformers_gives_the_same_logits(family, classes, pooling, tmp_path):
-    model, text = made(family, classes, pooling), texts()
-    write_cross_encoder(tmp_path, model, VOCABULARY.pad_id)
-    theirs, told = transformers.AutoModelForSequenceClassification.from_pretrained(
-        tmp_path, attn_implementation="eager", output_loading_info=True
-    )
-    assert not any(told.values())
-    ours = np.asarray(model(text, None))
-    ours = ours[:, 1] - ours[:, 0] if classes == 2 else ours[:, 0]
-    assert np.ptp(ours) > 0.01
-    np.testing.assert_allclose(logits(theirs, text)[:, 0], ours, rtol=0, atol=1e-5)
-
-
 def config_of(family, folder):
     """That of a tiny model of theirs. RoBERTa's positions begin behind padding's; DistilBERT's pooler has a ReLU."""
     sizes = dict(vocab_size=len(VOCABULARY), max_position_embeddings=26, num_labels=2)
@@ -128,7 +111,7 @@ def written(model, folder):
     return sentence_transformers.CrossEncoder(str(folder), device="cpu")
 
 
-@pytest.mark.parametrize(("family", "classes"), [("bert", 1), ("bert", 2), ("modernbert", 2), ("qwen3", 2), ("gte", 2)])
+@pytest.mark.parametrize(("family", "classes"), [("bert", 2), ("modernbert", 2), ("qwen3", 2), ("gte", 2)])
 def test_sentence_transformers_gives_the_same_scores(family, classes, tmp_path):
     """By the tokenizer that is written beside the weights, which pads as it tells."""
     model = made(family, classes)

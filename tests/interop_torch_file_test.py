@@ -3,7 +3,6 @@
 `interop_test` reads every type of numbers, and every form of a folder.
 """
 
-import collections
 import os
 import pickle
 import random
@@ -44,14 +43,6 @@ def folder(tmp_path):
 def saved(folder, value, **settings):
     torch.save(value, folder / "pytorch_model.bin", **settings)
     return folder
-
-
-def test_views_of_a_storage_are_tensors_of_their_own(tmp_path):
-    whole = torch.arange(24.0).reshape(4, 6)
-    views = dict(whole=whole, turned=whole.T, part=whole[1:3, 2:4], scalar=whole[0, 3], empty=whole[:0])
-    found = tensor_files.read(saved(tmp_path, collections.OrderedDict(views)))
-    for name, value in views.items():
-        np.testing.assert_array_equal(found[name], value)
 
 
 @pytest.mark.parametrize("wrap", [lambda payload: payload, lambda payload: {"a": payload}, lambda payload: [payload]])

@@ -61,11 +61,6 @@ def test_inertia_never_rises_and_iterations_end_when_nothing_moves():
     assert all(later <= earlier * (1 + 1e-6) for earlier, later in zip(found.inertia, found.inertia[1:]))
 
 
-def test_points_that_are_all_the_same_are_one_cluster():
-    found = cluster(np.ones((70, 3), np.float32), Rule(4, iterations=5), [0], mesh_of(8))
-    assert set(found.cluster_N) == {0} and found.inertia[-1] == 0
-
-
 def test_fewer_points_than_clusters_are_refused():
     with pytest.raises(UserError, match="5 points cannot be in 6 clusters"):
         cluster(blobs(5), Rule(6), [0], mesh_of(1))

@@ -162,22 +162,6 @@ def test_several_projections_are_one(made, folder):
     np.testing.assert_allclose(x_TH @ found.kernel(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_texts_of_nothing_but_skipped_tokens(folder):
-    """Such a document is never found. Queries skip nothing: one of punctuation finds what is there, as in PyLate."""
-    model = LATE_MODELS.read_folder(
-        make_config("colbert"), settings(folder, skiplist_words=["[CLS]", "[unused1]", "[SEP]", ".", ","])
-    )
-    texts = ["...", "the red fox", ". , ."]
-    documents = model.encode_documents([Candidate(str(n), "", text) for n, text in enumerate(texts)])
-    assert [len(each) for each in documents] == [0, 3, 0]
-    search = model.over(documents)
-    for queries in (["...", ""], ["red fox"]):
-        scores, rows = search(model.encode_queries(queries), 3)
-        assert rows.tolist() == [[1, -1, -1]] * len(queries) and np.isfinite(scores[:, 0]).all()
-    scores, rows = search([np.zeros((0, 8), np.float32)], 3)
-    assert rows.tolist() == [[-1, -1, -1]] and (scores == -np.inf).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -56,7 +56,7 @@ def test_the_worked_example():
     np.testing.assert_allclose(maxsim(query, both, negative, padded), [[-1.4]], atol=1e-6)
 
 
-@pytest.mark.parametrize("block", [0, 1, 2, 3, 7, 100])
+@pytest.mark.parametrize("block", [1, 3, 100])
 def test_blocks_change_nothing(vectors, block):
     query, counts_BA, document, counts_NL = vectors
     scores = maxsim(*map(jnp.asarray, vectors), block)

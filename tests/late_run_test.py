@@ -42,15 +42,12 @@ def trained(inputs, tmp_path_factory):
     return run
 
 
-def test_it_is_trained_and_validated(trained):
+def test_it_is_trained_validated_and_among_the_results(trained):
     lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     validations = [line["validation/RR"] for line in lines if "validation/RR" in line]
     assert len(losses) == len(validations) == 2 and np.isfinite(losses).all()
     assert all(0 <= value <= 1 for value in validations)
-
-
-def test_its_systems_are_among_the_results(trained):
     rows = result_files.rows(result_files.folders(trained.folder))
     assert {row["system"] for row in rows} == {"bm25", "bm25+maxsim@5", "maxsim"}
     report = (trained.folder / "report.md").read_text()

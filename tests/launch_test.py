@@ -18,17 +18,17 @@ from support.workplace import MALLOC, NASTY, PLACE, SCRIPTS, SHARED, SLURM, TRAI
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory) -> Path:
+def repository(tmp_path_factory):
     return make_repository(tmp_path_factory.mktemp("repository"))
 
 
 @pytest.fixture
-def work(tmp_path: Path, repository: Path) -> Workplace:
+def work(tmp_path, repository):
     return Workplace(tmp_path, repository)
 
 
 @pytest.fixture
-def slurm(work: Workplace) -> Workplace:
+def slurm(work):
     work.add_tool(work.repository / ".venv/bin/python")
     work.answer("squeue", {"out": "RUNNING"})
     return work
@@ -149,9 +149,7 @@ def test_up_starts_again(work, arguments, resource, node, codes, keys, message):
     assert work.keys() == keys
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "last"), [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])]
-)
+@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])])
 def test_an_error_of_the_run_ends_it_and_its_slice(work, options, code, last):
     """But for a connection that is lost: the run may go on."""
     work.answer("queued-resources describe", {"out": "ACTIVE"})
@@ -302,14 +300,11 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
     assert main["environment"] == MALLOC | devices and not slurm.calls("scontrol")
 
 
-@pytest.mark.parametrize(
-    "code, state, requeued",
-    [(75, {"out": "RUNNING"}, True), (2, {"out": "RUNNING"}, False), (75, {"out": "CANCELLED"}, False)],
-)
+@pytest.mark.parametrize("code, state, requeued", [(75, "RUNNING", 1), (2, "RUNNING", 0), (75, "CANCELLED", 0)])
 def test_only_the_restart_code_queues_a_job_again(slurm, code, state, requeued):
     """And only that of a job which nobody has cancelled, as far as can be known."""
     slurm.answer("main", {"code": code})
-    slurm.answer("squeue", state)
+    slurm.answer("squeue", {"out": state})
     slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
     assert slurm.argv("scontrol") == ([["scontrol", "requeue", "7"]] if requeued else [])
     assert (slurm.root / "job_code").read_text() == str(code)

@@ -2,12 +2,9 @@
 
 import os
 import re
-import subprocess
-import sys
 import time
 
 import pytest
-from conftest import REPOSITORY
 from support.toy_store import URL
 
 from retrieval.common import files
@@ -72,32 +69,16 @@ def test_a_failed_renewal_does_not_prolong_a_lease(bucket):
     assert held._renewed == before
 
 
-LOSES = """
-import sys, time
-from pathlib import Path
-from support import toy_store
-from retrieval.common.runtime import artefacts, lease
-toy_store.bucket()
-lease._RENEWED_AFTER = 0.05
-artefacts.set_scratch(Path(sys.argv[1]))
-with artefacts.opened(toy_store.URL):
-    print(flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_run_whose_lease_is_taken_ends(bucket, tmp_path):
-    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"}
-    command = [sys.executable, "-c", LOSES, str(tmp_path / "scratch")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
-        process.stdout.readline()
-        for _ in range(100):  # it may be about to write its own
+def test_a_run_whose_lease_is_taken_ends(bucket, machine, monkeypatch):
+    said = []
+    monkeypatch.setattr(lease, "_RENEWED_AFTER", 0.02)
+    monkeypatch.setattr(lease.ending, "end", lambda code, why: said.append((code, why)))
+    machine("first")
+    with artefacts.opened(URL):
+        while not said:  # it may be about to write its own
             Store(URL).write(files.LOCK, b"another run")
-            if process.poll() is not None:
-                break
-            time.sleep(0.1)
-        assert process.wait() == 2 and f"error: {URL}: another run has taken it over" in process.stderr.read()
+            time.sleep(0.05)
+    assert said[0][0] == 2 and f"error: {URL}: another run has taken it over" in said[0][1]
 
 
 def test_what_is_not_a_work_directory_is_left_alone(bucket, machine, monkeypatch):

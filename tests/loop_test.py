@@ -1,12 +1,11 @@
 """The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
 
-import contextlib
 import errno
+import functools
 import json
 import math
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import threading
@@ -83,6 +82,12 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         return jax.device_get(state), log
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Gives the state after some steps that nothing happened to."""
+    return functools.cache(lambda steps: run(tmp_path_factory.mktemp("whole") / "checkpoints", steps)[0])
+
+
 @pytest.fixture(params=["disk", "store"])
 def place(request, tmp_path):
     """A folder for checkpoints."""
@@ -122,9 +127,8 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
 
 
 @pytest.mark.parametrize("dies", ["checkpoints/10/manifest.json", "checkpoints/10/commit_success.txt", "delete"])
-def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, dies):
+def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, whole, dies):
     """The machine dies before the step is sealed, before it counts, or while an older one is deleted."""
-    whole, _ = run(tmp_path / "whole", 20)
     bucket = toy_store.bucket(tmp_path / "bucket")
     place = Store(toy_store.URL).path / "checkpoints"
     kind, name = ("delete", "checkpoints/5/state") if dies == "delete" else ("write", dies)
@@ -132,8 +136,7 @@ def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, dies):
     with pytest.raises(UserError, match="the machine is gone"):
         run(place, 20)
     bucket.fails = lambda *_: None
-    resumed, _ = run(place, 20)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(20), run(place, 20)[0])
     assert steps_in(place) == [15, 20]
     assert {name.split("/")[3] for name in bucket.names()} == {"15", "20"}
 
@@ -166,7 +169,7 @@ def test_an_old_step_stays_until_the_next_is_whole(tmp_path):
 def test_a_refresh_is_done_again_when_a_run_resumes(tmp_path):
     """It has something to do at steps 3 and 6 of 7, with the parameters of the checkpoint that is written first."""
 
-    def refreshing(calls, fails=0):
+    def refreshed(folder, calls, fails=0):
         def refresh(step, params):
             if step == fails:
                 raise KeyboardInterrupt
@@ -175,18 +178,12 @@ def test_a_refresh_is_done_again_when_a_run_resumes(tmp_path):
             calls.append((step, np.asarray(params["w"])))
             return {"number": float(step)}
 
-        return refresh
-
-    def refreshed(folder, calls, fails=0):
-        return run(folder, 7, settings={"refresh_every": 3}, refresh=refreshing(calls, fails))
+        return run(folder, 7, settings={"refresh_every": 3}, refresh=refresh)
 
     calls, parts = [], []
     whole, log = refreshed(tmp_path / "whole", calls)
     assert [step for step, _ in calls] == [3, 6]
-    assert [(step, row) for step, row in log if "refresh/number" in row] == [
-        (4, {"refresh/number": 3.0}),
-        (7, {"refresh/number": 6.0}),
-    ]
+    assert [row for row in log if "refresh/number" in row[1]] == [(n + 1, {"refresh/number": float(n)}) for n in (3, 6)]
     with pytest.raises(KeyboardInterrupt):
         refreshed(tmp_path / "parts", parts, fails=6)
     assert Checkpointer(tmp_path / "parts").latest_step() == 6
@@ -233,27 +230,24 @@ def largest(folder):
     ],
     ids=["flip", "delete", "position", "manifest", "state"],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, damage):
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, caplog, damage):
     folder = tmp_path / "checkpoints"
-    whole, _ = run(tmp_path / "whole", 15)
     run(folder, 15, stop=10)
     damage(folder / "10")
     with caplog.at_level("WARNING"):
         resumed, _ = run(folder, 15)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(15), resumed)
     assert "checkpoint 10 is moved to damaged/: " in caplog.text and "going on from checkpoint 5" in caplog.text
     assert (tmp_path / "damaged" / "10").exists()
     assert Checkpointer(folder).latest_step() == 15
 
 
-def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, caplog):
-    whole, _ = run(tmp_path / "whole", 15)
+def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, whole, caplog):
     bucket = toy_store.bucket(tmp_path / "bucket")
     place = Store(toy_store.URL).path / "checkpoints"
     run(place, 15, stop=10)
     flip(bucket.path(next(name for name in bucket.names() if "10/state/d/" in name)))
-    resumed, _ = run(place, 15)
-    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    jax.tree.map(np.testing.assert_array_equal, whole(15), run(place, 15)[0])
     assert "checkpoint 10 is deleted: " in caplog.text and "going on from checkpoint 5" in caplog.text
 
 
@@ -265,40 +259,6 @@ def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
     with pytest.raises(UserError, match=r"no checkpoint was good, and all are moved to damaged/; the same"):
         run(folder, 15)
     assert run(folder, 5)[0].step == 5  # afresh
-
-
-def test_the_parameters_of_a_damaged_checkpoint_are_not_read(tmp_path):
-    state, _ = run(tmp_path, 5)
-    flip(largest(tmp_path / "5" / "state"))
-    with pytest.raises(UserError, match=r"5/state/.*: damaged, its SHA-256 is not that of what was written"):
-        Checkpointer(tmp_path).restore(state)
-
-
-@contextlib.contextmanager
-def no_file_above(size):
-    """As on a full disk, no file gets larger."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_spoils_no_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.terminal, "progress", lambda steps, **_: steps)  # the limit is on stderr too
-    whole, _ = run(tmp_path / "whole", 20)
-    folder = tmp_path / "checkpoints"
-    run(folder, 20, stop=5)
-    with no_file_above(100), contextlib.suppress(OSError):
-        (tmp_path / "large").write_bytes(bytes(1000))
-        pytest.skip("this system does not limit the size of files")
-    with no_file_above(100), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
-        run(folder, 20)
-    assert Checkpointer(folder).latest_step() == 5
-    # Elsewhere: the process that failed has not ended here, and a thread of Orbax may still clear up step 10.
-    shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("*.orbax-checkpoint-tmp"))
-    jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "copy", 20)[0])
 
 
 def test_a_failed_save_ends_the_run_within_a_step(tmp_path, monkeypatch):
@@ -351,26 +311,14 @@ def test_the_log_tells_how_fast_it_was(tmp_path):
         assert 0 < metrics["input_wait"] < 1
 
 
-def test_what_is_waited_for_and_what_is_no_training(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-    window = loop._Window([{}])  # of a process before
-    for seconds, context in ((3, window.waiting()), (10, window.pause()), (1, contextlib.nullcontext())):
-        with context:
-            clock[0] += seconds
-    window.steps += [{}, {}]
-    assert window.speed({"examples": 8.0}, None) == {"examples_per_second": 4.0, "input_wait": 0.75}
-
-
 def test_a_trace_of_some_steps(tmp_path):
     run(tmp_path / "run", 6, settings=dict(trace_steps=(2, 3), trace=tmp_path / "trace"))
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
 
 
-def test_one_device_and_eight_give_the_same(tmp_path):
+def test_one_device_and_eight_give_the_same(tmp_path, whole):
     one, _ = run(tmp_path / "1", 20, devices=1)
-    eight, _ = run(tmp_path / "8", 20, devices=8)
-    np.testing.assert_allclose(one.params["w"], eight.params["w"], atol=1e-6)
+    np.testing.assert_allclose(one.params["w"], whole(20).params["w"], atol=1e-6)
 
 
 def test_an_update_that_is_not_finite_is_skipped(tmp_path):
@@ -390,8 +338,7 @@ def test_a_gradient_that_is_not_finite_is_skipped():
 def test_many_bad_updates_in_a_row_end_the_run(tmp_path):
     folder, poison = tmp_path / "checkpoints", dict.fromkeys(range(6, 20), math.nan)
     with pytest.raises(
-        UserError,
-        match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0.*rate in a new --workdir",
+        UserError, match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0"
     ):
         run(folder, 20, poison=poison)
     with np.load(tmp_path / "bad_batches" / "step-9-host-0.npz") as kept:
@@ -402,12 +349,9 @@ def test_many_bad_updates_in_a_row_end_the_run(tmp_path):
 
 
 def test_every_step_has_a_dropout_key_of_its_own():
-    def draw(params, batch, key):
-        return jnp.zeros(1), {"draw": jax.random.uniform(key, (1,))}
-
-    optimizer = optax.sgd(0.1)
-    draws = []
+    optimizer, draws = optax.sgd(0.1), []
     for seed in (0, 1):
+        draw = lambda params, batch, key: (jnp.zeros(1), {"draw": jax.random.uniform(key, (1,))})  # noqa: E731
         state, step = TrainState.create({"w": jnp.zeros(3)}, optimizer), loop.make_step(draw, optimizer, seed)
         for _ in range(20):
             state, metrics = step(state, {})

@@ -59,17 +59,6 @@ def test_the_mlm_loss_is_the_mean_over_masked_tokens():
     assert loss[1] == pytest.approx(losses[3] * 8 / 15, rel=1e-6)
 
 
-def test_a_smoothed_label_is_spread_over_the_vocabulary():
-    """Cross-entropy with the label's share 0.8 + 0.2 / 7 and 0.2 / 7 for every other token."""
-    logits, labels, weights = mlm_batch()
-    target = 0.8 * np.eye(7)[labels] + 0.2 / 7
-    log_softmax = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
-    expected = (weights * -(target * log_softmax).sum(axis=-1)).sum() / weights.sum()
-    loss, grad = jax.value_and_grad(lambda x: token_cross_entropy(x, labels, weights, smoothing=0.2)[0].mean())(logits)
-    assert loss == pytest.approx(expected, rel=1e-6)
-    np.testing.assert_allclose(grad, (np.exp(log_softmax) - target) * weights[:, :, None] / 15, atol=1e-6)
-
-
 def of_own_negatives(name, query, document, ids, **options):
     """A loss of an example's own documents, of their inner products."""
     return OWN_NEGATIVES[name](**options)(inner_products(query, document), {"document_id": ids})

@@ -62,10 +62,7 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train.matryoshka": (2, 16)},
-            r"train\.matryoshka=\(2, 16\): sizes must ascend.* all 8 dim.*: end with 8$",
-        ),
+        ({"train.matryoshka": (2, 16)}, r"train\.matryoshka=\(2, 16\): sizes must ascend.* all 8 dim.*: end with 8$"),
         ({"train.matryoshka": (2, 4)}, r"end with 8, or set config\.model\.truncate_dim=4"),
         ({"train.matryoshka": (4, 2, 8)}, r"sizes must ascend.*: end with 8$"),
         ({"model.normalize": False}, r"compares cosines, .*: set config\.model\.normalize=True"),
@@ -74,10 +71,6 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
 def test_sizes_that_cannot_be_trained_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         check_recipe(make_config("ict", **TOWERS | changes))
-
-
-def test_sizes_are_of_embeddings_that_are_cut():
-    check_recipe(make_config("ict", **TOWERS | {"train.matryoshka": (2, 4), "model.truncate_dim": 4}))
 
 
 @pytest.mark.parametrize("loss", ["multi_label_margin", "triplet", "multi_negative_nll"])

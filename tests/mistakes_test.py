@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 import sys
 from typing import NamedTuple
 
@@ -23,7 +22,6 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.runs.pipeline import records, runner
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.work_directory import FORMAT
 
 LINES, COLUMNS = 5, 120
 
@@ -59,7 +57,6 @@ def written_out(line):
 
 SHORT = {
     "QUICK": "--config=configs/ict_bfs_wlp.py:local --workdir={run}",
-    "REQA": "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}",
     "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
     "MINED": "$ALONE --config.base={finished}",
     "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
@@ -139,22 +136,12 @@ FILES = mistakes(
   config.sets.pydocs | config.corpus=pydocs | config.sets.pydocs=False
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
-$DUMP --config.sets.beir={beir},{folder}/two/beir
-  two evaluation sets are named 'beir' | rename
 $MINED --config.mine.system=exact
   'mine' reads what stage 'encode' writes | in {finished}: run it
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
-$REQA --config.train.init_from={bert}
-  config.train.init_from={bert}: a model of other sizes | --config.model.hidden_size=16
-$BM25 --config.sets.labelled={bad_dpr.json}
-  {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
 --workdir=/proc/run
   --workdir=/proc/run: nothing can be written to /proc; use another --workdir
---workdir=az://bucket/run
-  unknown scheme of az://bucket/run: | known: gs
---workdir={record} --stage=train
-  {record}/stages/prepare.json: damaged | delete it | --stage=prepare
 """
 )
 
@@ -182,7 +169,6 @@ def inputs(tmp_path_factory):
     lines = [*SPECIAL_TOKENS, *("fox dog cat owl".split())]
     texts = {
         "array.json": "[]",
-        "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
         "vocab.txt": "\n".join(lines),
         "raises.py": "def get_config():\n    return undefined\n",
         "half.py": config_file(r"config.corpus = 'caf\udce9'"),
@@ -190,9 +176,7 @@ def inputs(tmp_path_factory):
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    write_sets(folder)
-    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
-    (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
+    toy_corpus.write_set(folder / "beir", {"d1": "one", "d2": "two"}, {"q1": "one?"}, {"q1": "d1"})
     write_runs(folder.parent, folder)
     paths = {path.name: path for path in [*folder.iterdir(), *root.iterdir()]}
     return {**paths, "folder": folder}
@@ -203,13 +187,6 @@ def config_file(line):
     return f"from configs import ict\n\n\ndef get_config():\n{body}"
 
 
-def write_sets(folder):
-    """A BEIR folder, and its double."""
-    queries, answers = {"q1": "one?"}, {"q1": "d1"}
-    for name in ("beir", "two/beir"):
-        toy_corpus.write_set(folder / name, {"d1": "one", "d2": "two"}, queries, answers)
-
-
 def write_runs(root, folder):
     """Work directories, as if their stages had run."""
     words = (folder / "vocab.txt").read_text()
@@ -218,9 +195,8 @@ def write_runs(root, folder):
     records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "mixed", words, "prepare", "sets")
-    for name, record in (("record", {"done": True, "format": FORMAT}), ("oldest", {"done": True})):
-        finished(root / name, words, "prepare", "sets")
-        (root / name / "stages" / "prepare.json").write_text(json.dumps(record))
+    finished(root / "oldest", words, "prepare", "sets")
+    (root / "oldest" / "stages" / "prepare.json").write_text(json.dumps({"done": True}))
 
 
 def finished(folder, words, *stages):

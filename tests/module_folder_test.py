@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import jax
 import jax.numpy as jnp
@@ -81,25 +80,12 @@ def standard(x):
     return (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
 
 
-def tanh_by_default(folder):
-    dense(folder, W1, B1)
-    config = folder / "2_Dense" / "config.json"
-    record = json.loads(config.read_text())
-    config.write_text(json.dumps({k: v for k, v in record.items() if k not in ("activation_function", "bias")}))
-    return folder, lambda x: np.tanh(x @ W1.T + B1)
-
-
 def everything(folder):
     add(dense(add(folder, "Dropout", dropout=0.5), W1, B1, f"{TORCH}.activation.ReLU"), "Normalize")
     add(folder, "LayerNorm", {"norm.weight": SCALE, "norm.bias": SHIFT}, dimension=12)
     add(dense(folder, W2, None, f"{TORCH}.activation.GELU"), "Normalize", module_input_name="sentence_embedding")
     gelu = lambda x: np.asarray(jax.nn.gelu(jnp.asarray(x), approximate=False))  # noqa: E731
     return folder, lambda x: unit(gelu((standard(unit(np.maximum(x @ W1.T + B1, 0))) * SCALE + SHIFT) @ W2.T))
-
-
-def cosine_by_default(folder):
-    (folder / "config_sentence_transformers.json").unlink()
-    return folder, unit
 
 
 def older(folder):
@@ -130,10 +116,7 @@ def newer(folder):
     return dense(folder, W1, B1, module_input_name="sentence_embedding"), lambda x: x @ W1.T + B1
 
 
-CHAINS = [tanh_by_default, everything, cosine_by_default, older, newer]
-
-
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", [everything, older, newer])
 def test_modules_are_applied_in_their_order(base, folder, chain):
     pooled = retrieval.load(base).encode_documents(TEXTS)
     folder, expected = chain(folder)
@@ -172,10 +155,10 @@ def prompted(folder, **pooling):
     return folder
 
 
-def hidden_states(folder, text):
-    """Of the encoder alone, [L, H]."""
+def hidden_states(folder, text="", row=None):
+    """Of the encoder alone, [L, H], for a text or a row of tokens."""
     vocabulary, encoder = exported.VOCABULARY, bert_folders.load(folder).encoder
-    ids = np.array([vocabulary.single(vocabulary.encode(text), 40)], np.int32)
+    ids = np.array([row or vocabulary.single(vocabulary.encode(text), 40)], np.int32)
     batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
     return np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0]
 
@@ -199,10 +182,7 @@ def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, in
     set_keys(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
     set_keys(folder / LENGTHS, max_seq_length=12)
     row = exported.VOCABULARY.pair(*map(exported.VOCABULARY.encode, ("the fox", "a dog " * 9)), 12)
-    encoder, ids = bert_folders.load(folder).encoder, np.array([row], np.int32)
-    batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
-    states = nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch)
-    x = np.asarray(states)[0].mean(axis=0, keepdims=True)
+    x = hidden_states(folder, row=row).mean(axis=0, keepdims=True)
     score = ((standard(x @ W1.T + B1) * SCALE + SHIFT) @ W2[:1].T + B1[:1]).item()
     run = make_run("bm25", inputs, tmp_path / "run", **{"model.dtype": "float32"})
     reranker = RERANKERS.open(run, str(folder), "config.rerank.model")
@@ -218,16 +198,14 @@ def test_a_prompt_is_chosen_by_its_name(folder, caplog):
     usual = retrieval.load(prompted(folder))
     assert "its prompts clustering stand before no text" in caplog.text
     chosen = retrieval.load(folder, query_prompt="clustering", document_prompt="query")
-    for model, text in ((chosen, "a dog: fox"), (usual, "the fox: fox")):
-        expected = hidden_states(folder, text).mean(axis=0)
-        np.testing.assert_allclose(model.encode_queries(["fox"])[0], expected, atol=1e-5)
+    expected = hidden_states(folder, "a dog: fox").mean(axis=0)
+    np.testing.assert_allclose(chosen.encode_queries(["fox"])[0], expected, atol=1e-5)
     np.testing.assert_allclose(chosen.encode_documents(["fox"]), usual.encode_queries(["fox"]), atol=1e-6)
     with pytest.raises(UserError, match=r"unknown prompt of .* 'classify': known: clustering, document, query"):
         retrieval.load(folder, query_prompt="classify")
     set_keys(folder / SETTINGS, default_prompt_name="clustering")
     with pytest.raises(UserError, match="default_prompt_name is 'clustering', of neither queries nor documents"):
         retrieval.load(folder)
-    retrieval.load(folder, query_prompt="clustering")
 
 
 def test_embeddings_are_truncated_and_then_normalised(folder):
@@ -235,11 +213,8 @@ def test_embeddings_are_truncated_and_then_normalised(folder):
     set_keys(folder / SETTINGS, truncate_dim=10)
     np.testing.assert_allclose(retrieval.load(folder).encode_documents(TEXTS), whole[:, :10], atol=1e-6)
     add(folder, "Normalize")
-    model = retrieval.load(folder)
-    np.testing.assert_allclose(model.encode_documents(TEXTS), unit(whole[:, :10]), atol=1e-6)
-    assert model.index(TEXTS).search(TEXTS[0], k=1)[0].score == pytest.approx(1, abs=1e-5)
-    for given, kept in ((4, 4), (16, 16)):
-        model = retrieval.load(folder, truncate_dim=given)
+    for chosen, kept in ((None, 10), (4, 4), (16, 16)):
+        model = retrieval.load(folder, **({"truncate_dim": chosen} if chosen else {}))
         np.testing.assert_allclose(model.encode_documents(TEXTS), unit(whole[:, :kept]), atol=1e-6)
     with pytest.raises(UserError, match=r"config\.model\.truncate_dim=17: embeddings have 16 dimensions"):
         retrieval.load(folder, truncate_dim=17)
@@ -251,21 +226,13 @@ def test_embeddings_are_truncated_and_then_normalised(folder):
     ("file", "key", "value", "message"),
     [
         (SETTINGS, "similarity_fn_name", "euclidean", "similarity_fn_name is 'euclidean'; only 'cosine' or 'dot'"),
-        (SETTINGS, "truncate_dim", 0, "truncate_dim is 0; a whole number from 1"),
         (SETTINGS, "prompts", {"query": 7}, "prompts is {'query': 7}, and a text for each name"),
         (POOLING, "pooling_mode", ["cls", "mean"], "it pools by cls and mean; one of cls, mean"),
         (POOLING, "pooling_mode", "max", "it pools by max; one of cls, mean, lasttoken, weightedmean"),
-        (POOLING, "include_prompt", "no", "include_prompt is 'no'; only True or False"),
-        (LENGTHS, "transformer_task", "text-generation", "transformer_task is 'text-generation'; only"),
-        (LENGTHS, "modality_config", {"image": {}}, "modality_config of a text is None; only"),
         (LENGTHS, "query_expansion", {"length": 32}, "query_expansion is {'length': 32}, and whether"),
         (POOLING, "word_embedding_dimension", 32, "word_embedding_dimension is 32; only 16"),
-        (LENGTHS, "max_seq_length", -5, "max_seq_length is -5; a whole number of at least 3"),
-        ("config.json", "hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
         ("config.json", "auto_map", {"AutoModel": "x.Y"}, "auto_map is "),
-        ("2_Dense/config.json", "use_residual", True, "use_residual is True; only False"),
         ("2_Dense/config.json", "out_features", 10**9, r"linear.weight \[12, 16\], and by"),
-        ("2_Dense/config.json", "bias", False, r"its tensors are linear.bias \[12\], linear.weight"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(folder, file, key, value, message):
@@ -293,20 +260,6 @@ def test_other_modules_are_refused_by_name(folder, kind, package, message):
     add(folder, kind, package=package)
     with pytest.raises(UserError, match=message):
         retrieval.load(folder)
-
-
-WRONG = (0, -1, 1.5, 16.0, "16", True, 10**400, float("nan"), float("inf"), [16], 10**9, 10**5, None)
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "vocab_size", "layer_norm_eps"])
-def test_sizes_are_compared_before_they_are_made(folder, key):
-    began = time.perf_counter()
-    for value in WRONG if key != "layer_norm_eps" else WRONG[:-1]:
-        set_keys(folder / "config.json", **{key: value})
-        with pytest.raises(UserError, match=rf"config\.json: ({key} is |not valid JSON)") as caught:
-            retrieval.load(folder)
-        assert len(str(caught.value)) < 400
-    assert time.perf_counter() - began < 5
 
 
 def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_path):

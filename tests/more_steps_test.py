@@ -19,6 +19,7 @@ from retrieval.runs.pipeline import preflight, protected, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import train_state
 from retrieval.stages import train
+from retrieval.training import checkpoint
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
@@ -76,6 +77,29 @@ def test_it_goes_on_and_the_later_stages_run_again(finished, tmp_path, caplog):
     assert records.details(run, "train")["went on from"] == [4]
 
 
+def start_at(finished, inputs, folder, step, **changes):
+    source = {"base": str(finished.folder), "corpus": "", "train.init_from": str(finished.folder)}
+    source |= {"train.init_step": step, "stages": ("train", "encode")}
+    return make_run("ict", inputs, folder, **CHEAP, **(source | changes))
+
+
+def test_named_steps_stay_beside_the_newest_and_a_run_adopts_one_of_them(whole_and_cut, inputs, tmp_path):
+    whole, _ = whole_and_cut
+    assert checkpoint.steps_in(whole.folder / "checkpoints") == [6, 7, 8]
+    run = start_at(whole, inputs, tmp_path / "run", 7, stages=("adopt", "encode"))
+    preflight.check(run, ["adopt", "encode"])
+    execute(run, "adopt", "encode")
+    with pytest.raises(UserError, match="stage 'train': the model of this run is that of its stage 'adopt'"):
+        preflight.check(run, ["train"])
+    assert records.details(run, "train")["step"] == 0
+    for ours, theirs, last in zip(parameters(run, 0), parameters(whole, 7), parameters(whole, 8)):
+        np.testing.assert_array_equal(ours, theirs)
+        assert not np.array_equal(theirs, last)
+    run = start_at(whole, inputs, tmp_path / "other", 2)
+    with pytest.raises(UserError, match=r"init_step=2: .* keeps no checkpoint of that step, but of 6, 7, 8: take"):
+        preflight.check(run, ["train"])
+
+
 def _stopped(do, *args):
     """Training whose machine goes away after step 6."""
     return do(*args[:-1], dataclasses.replace(args[-1], must_stop=lambda step: step == 6))
@@ -88,6 +112,10 @@ def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
     with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
         protected.check_run(run)
+    run.config.train.learning_rate = 1e-2
+    records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
+    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):  # of a run that is not finished
+        protected.check_run(run)
 
 
 def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
@@ -99,13 +127,6 @@ def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
     execute(run, "train", "encode")
     assert json.loads((run.folder / "config.json").read_text())["train"]["steps"] == 4
     assert records.read_record(run, "train") == trained
-
-
-def test_an_unfinished_run_is_made_no_longer(finished, tmp_path):
-    run = copy(finished, tmp_path, 8)
-    records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
-    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
-        protected.check_run(run)
 
 
 @pytest.fixture(scope="module")

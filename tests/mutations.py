@@ -17,9 +17,7 @@ import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-# Seconds in which a test has to notice; one that hangs has noticed as well.
-_PATIENCE = 500
+_PATIENCE = 500  # seconds in which a test has to notice; one that hangs has noticed as well
 
 
 def read():
@@ -46,11 +44,9 @@ def source_of(protection, repository):
 def mutate(protection):
     """Why the test of a protection did not notice that it was gone; '' where it did."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "repository"
-        shutil.copytree(REPOSITORY, copy, ignore=_left_out)
+        copy = shutil.copytree(REPOSITORY, Path(folder) / "repository", ignore=_left_out)
         path = copy / "retrieval" / protection["file"]
-        mutant = source_of(protection, copy).replace(protection["code"], protection["without"])
-        path.write_text(mutant, encoding="utf-8")
+        path.write_text(source_of(protection, copy).replace(protection["code"], protection["without"]), "utf-8")
         code, said = run(copy, protection["test"])
     return "" if code is None or (code == 1 and " failed" in said) else said[-2000:]
 

@@ -5,24 +5,19 @@ import re
 
 import pytest
 from support.nq_records import (
-    HARD_TEXT,
-    HTML,
     LEFT_OUT,
     PARAGRAPH,
     PEOPLE,
     PLAIN,
     TEXT,
-    TOKENS,
     city,
     full_record,
-    hard,
     judged,
     simplified,
     words,
     write,
 )
 
-from retrieval.common.errors import UserError
 from retrieval.data.sets import natural_questions
 
 FIRST, SECOND, THIRD = re.fullmatch(r"(.*\?) (.*\.) (Dr\. .*)", TEXT).groups()
@@ -48,11 +43,6 @@ def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sen
     assert [(c.title, c.text) for c in value.candidates] == [(FIRST, TEXT), (SECOND, TEXT), (THIRD, TEXT)]
     assert judged(value) == judged(value, "sentence") == {"how many people": {(sentence, TEXT)}}
     assert [known.values for known in value.answers.values()] == [(answer,)]
-
-
-def test_spaces_are_those_of_the_html_in_the_full_form(tmp_path):
-    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", hard())])
-    assert {c.text for c in value.candidates} == {HARD_TEXT}
 
 
 def test_spaces_are_those_of_print_in_the_simplified_form(tmp_path):
@@ -98,33 +88,3 @@ def test_every_annotation_counts_and_equal_questions_are_one(tmp_path):
     expected = {(SECOND, TEXT), (THIRD, TEXT), ("Nobody knows.", "Nobody knows.")}
     assert judged(value) == {"how many people": expected}
     assert (len(value.queries), len(value.candidates), sum(map(len, value.qrels["pair"].values()))) == (1, 4, 3)
-
-
-def _annotation(record):
-    return record["annotations"][0]
-
-
-# Other damage: `fuzz_test`.
-BAD = {
-    "no question": (lambda r: r.pop("question_text"), ["'question_text' is missing"]),
-    "a token without bytes": (lambda r: r["document_tokens"][9].pop("end_byte"), ["token 9", "'end_byte'", "integer"]),
-    "bytes out of range": (
-        lambda r: r["document_tokens"][10].update(end_byte=10**6),
-        ["token 10", "1000000", f"has {len(HTML.encode())}"],
-    ),
-    "unknown yes or no": (lambda r: _annotation(r).update(yes_no_answer="MAYBE"), ["'MAYBE'", "YES"]),
-    "long answer out of range": (
-        lambda r: _annotation(r)["long_answer"].update(end_token=999),
-        ["long answer", "999", "out of range", f"there are {len(TOKENS)}"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_broken_record_is_named(tmp_path, case):
-    breaks, expected = BAD[case]
-    record = city(PEOPLE, id=42)
-    breaks(record)
-    with pytest.raises(UserError) as error:
-        natural_questions.read_nq([write(tmp_path / "bad.jsonl", city(PEOPLE), record)])
-    assert all(word in str(error.value) for word in ["bad.jsonl, line 2, example_id 42", *expected]), str(error.value)

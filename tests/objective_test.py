@@ -90,10 +90,7 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "default"),
-    [("other_positives", "mean", "mask"), ("margin", 2.0, "1.0")],
-)
+@pytest.mark.parametrize(("option", "value", "default"), [("other_positives", "mean", "mask"), ("margin", 2.0, "1.0")])
 def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default):
     config = make_config(**{"train.loss": "two_way_nll", "data.negatives": 1, f"train.{option}": value})
     message = rf"train\.{option}={value} is a part of .* loss is two_way_nll: set config\.train\.{option}={default}"
@@ -105,7 +102,6 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
     ("field", "value", "message"),
     [
         ("train.false_margin", 0.2, r"config\.train\.false_negatives alone, and that is ''"),
-        ("train.lora.alpha", 8.0, r"config\.train\.lora\.rank alone, and that is 0"),
         ("data.source_alpha", 0.5, r"config\.pairs\.sources alone, and that is ''"),
     ],
 )

@@ -8,18 +8,16 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
+from support.tiny_towers import LORA, VOCABULARY, make_config, run
 
 from retrieval.common.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.parameters import is_stacked, make_mesh, parameters_of
+from retrieval.recipes.parameters import is_stacked, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import refresh_kind, training_length
-from retrieval.runs.weights import train_state
-from retrieval.training import optimizer, sharding
-from retrieval.training.checkpoint import Checkpointer
+from retrieval.training import optimizer
 from retrieval.training.optimizer import accumulated, decayed, make_optimizer, with_masters
 from retrieval.training.schedules import SCHEDULES, begin_second
 
@@ -92,21 +90,6 @@ def tree(random, *shapes):
         name: {"kernel": random.normal(size=shape).astype(np.float32), "bias": random.normal(size=4).astype(np.float32)}
         for name, shape in zip(("layers", "head"), shapes)
     }
-
-
-def test_adam_is_what_it_was_to_the_last_bit():
-    """The chain before there were others: clipping, Adam, decay, and a rate between the corners."""
-
-    def rate(count):
-        return jnp.interp(count, np.array([0, 0.15 * 10, 10]), np.array([0, 3e-4, 0]))
-
-    adam = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-6), optax.add_decayed_weights(0.01, optimizer.decayed)]
-    then = optax.chain(optax.clip_by_global_norm(1.0), optax.chain(*adam, optax.scale_by_learning_rate(rate)))
-    now = make_optimizer(learning_rate=3e-4, steps=10, warmup_ratio=0.15, weight_decay=0.01, clip_norm=1.0)
-    random = np.random.default_rng(0)
-    params, gradients = tree(random, (2, 5, 3), (3, 4)), [tree(random, (2, 5, 3), (3, 4)) for _ in range(8)]
-    jax.tree.map(np.testing.assert_array_equal, updated(now, params, gradients), updated(then, params, gradients))
-    assert jax.tree.structure(now.init(params)) == jax.tree.structure(then.init(params))
 
 
 def updates_of(optimizer, state, count):
@@ -271,44 +254,6 @@ def test_training_by_muon_is_the_same_on_every_mesh(changes):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim == 3]
     assert moments and all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
-
-
-class Nothing:
-    """The position of batches that are a function of the step."""
-
-    def save(self, folder):
-        pass
-
-
-def trained(config, state, seeds):
-    step = train_state.make_step(config, abstract_model(config, VOCABULARY))
-    for seed in seeds:
-        batch = jax.device_put(make_batch(config, seed), sharding.batch_sharding(make_mesh(config)))
-        state, metrics = step(state, batch)
-        jax.block_until_ready(metrics)
-    return state
-
-
-@pytest.mark.long
-def test_a_resumed_run_of_muon_is_bitwise_the_same(tmp_path):
-    """In the middle of an update of two batches."""
-    changes = {
-        "train.optimizer": "muon",
-        "train.schedule": "cosine",
-        "train.warmup_ratio": 0.5,
-        "train.accumulation": 2,
-    }
-    config = make_config(4, **TIED, **changes, **{"train.parameters": "bfloat16"})
-    mesh, state = begin(config)
-    checkpointer = Checkpointer(tmp_path / "checkpoints")
-    with jax.set_mesh(mesh):
-        begun = trained(config, state, range(3))
-        checkpointer.save(3, begun.saved(), Nothing())
-        checkpointer.wait()
-        whole = trained(config, begun, range(3, 6))
-        resumed = trained(config, begin(config)[1].restored(checkpointer, step=3), range(3, 6))
-    checkpointer.close()
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(whole), jax.device_get(resumed))
 
 
 def test_muon_without_a_matrix_is_refused():

@@ -170,9 +170,7 @@ def test_a_stage_that_is_killed_goes_on(asked, reranker, tmp_path, monkeypatch):
 BAD = [
     ({"mine.negatives": 500, "mine.last": 600, "mine.format": "n-tuple"}, "no question has config.mine.negatives=500"),
     ({"mine.margin": 3.0}, "no question has a negative left, from '0'"),
-    ({"pairs.files": ""}, "mines for labelled pairs: set config.pairs.files"),
     ({"pairs.files": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
-    ({"mine.model": "none"}, "config.mine.model=.*none: no embedder there"),
     ({"mine.model": "reranker"}, "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder"),
     ({"mine.reranker": "model"}, "embedder: its modules do not end in a Dense of one score; take another cross-enc"),
     ({"stages": ("mine", "pairs")}, "leave 'pairs' out of config.stages"),

@@ -132,8 +132,3 @@ def test_a_mistake_is_one_sentence(tmp_path, message):
     with pytest.raises(UserError, match=message) as refused:
         read(written(tmp_path / "Mine", files))
     assert "\n" not in str(refused.value)
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"none: no such file or folder, in config\.sets\.parquet"):
-        read(tmp_path / "none")

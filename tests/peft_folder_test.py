@@ -85,11 +85,15 @@ def test_a_saved_head_takes_the_place_of_the_bases(adapter):
         ({"r": 3}, "is no pair of lora_A and lora_B of rank 3"),
         ({"lora_alpha": "3"}, "lora_alpha is '3' and alpha_pattern {}; numbers above 0 are needed"),
         ({"rank_pattern": {"(a+)+": 2}}, r"rank_pattern has '\(a\+\)\+', and names of modules alone"),
+        ({"base_model_name_or_path": "/nowhere/base"}, "stands on '/nowhere/base', and there is no such folder"),
+        ({"base_model_name_or_path": None}, "no base_model_name_or_path"),
+        ({"base_model_name_or_path": "."}, "it stands on another adapter"),
     ],
 )
-def test_what_is_not_understood_is_refused(adapter, settings, match):
+def test_what_is_not_understood_is_refused(adapter, settings, match, monkeypatch):
+    monkeypatch.chdir(adapter)
     with pytest.raises(UserError, match=rf"adapter(_config\.json|_model\.safetensors)?: .*{match}"):
-        peft_folder.read(changed(adapter, **settings))
+        EncoderFolder.open(changed(adapter, **settings))
 
 
 def renamed(old, new):
@@ -99,10 +103,7 @@ def renamed(old, new):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (
-            renamed("layer.1", "layer.7"),
-            r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and",
-        ),
+        (renamed("layer.1", "layer.7"), r"its adapter has encoder\.layer\.7\.attention\.self\.query\.weight, and"),
         (
             lambda tensors: {name: x[:, :8] if "_A" in name else x for name, x in tensors.items()},
             r"is of \[16, 8\], and",
@@ -118,20 +119,6 @@ def test_an_adapter_of_another_model_is_refused(adapter, change, match):
         bert = EncoderFolder.open(adapter)
         model = nnx.eval_shape(lambda: Transformer(TransformerConfig(**bert.sizes), rngs=nnx.Rngs(0)))
         bert.encoder(parameters_of(model))
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"base_model_name_or_path": "/nowhere/base"}, "stands on '/nowhere/base', and there is no such folder"),
-        ({"base_model_name_or_path": None}, "no base_model_name_or_path"),
-        ({"base_model_name_or_path": "."}, "it stands on another adapter"),
-    ],
-)
-def test_a_base_that_is_none_is_refused(adapter, settings, match, monkeypatch):
-    monkeypatch.chdir(adapter)
-    with pytest.raises(UserError, match=match):
-        EncoderFolder.open(changed(adapter, **settings))
 
 
 def test_several_matrices_in_one_have_the_sum_of_their_ranks(tmp_path):

@@ -168,36 +168,6 @@ def test_every_host_writes_and_reads_its_part_of_a_checkpoint(bucket, monkeypatc
     assert {"data/0.json", "data/1.json"} <= sealed and any("ocdbt.process_1/" in name for name in sealed)
 
 
-REFRESHED = {
-    "config": "dpr_mined",
-    "stages": "prepare,sets,index,mine,pairs,train",
-    "data.lanes": 2,
-    "train.batch_size": 8,
-    "train.steps": 8,
-    "loop.checkpoint_every": 2,
-    "loop.validate_every": 4,
-    "split.ratio": 0.75,
-    "split.validation": 0.2,
-    "index.dense": "exact",
-    "mine.negatives": 4,
-    "mine.last": 8,
-    "mine.refresh_every": 2,
-}
-
-
-@pytest.mark.long
-def test_hosts_with_disks_of_their_own_train_on_the_same_negatives(inputs, bucket, tmp_path, monkeypatch):
-    train_on(inputs, tmp_path / "scratch", devices=1, workdir=tmp_path / "run", **REFRESHED)
-    train_on(inputs, tmp_path / "scratch", devices=1, **REFRESHED)
-    folder = brought(URL, tmp_path, monkeypatch, ("config.json", "refreshed", "corpus", "checkpoints", "metrics"))
-    assert metrics(folder) == metrics(tmp_path / "run")
-    for ours, theirs in zip(
-        *(sorted((place / "refreshed").rglob("*.tfrecord")) for place in (folder, tmp_path / "run"))
-    ):
-        assert ours.read_bytes() == theirs.read_bytes()
-    jax.tree.map(np.testing.assert_array_equal, parameters(folder), parameters(tmp_path / "run"))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "landmark", "disks"),

@@ -197,48 +197,12 @@ def test_a_process_ends_when_it_loses_another(victim, seconds):
         assert time.monotonic() - began < seconds
 
 
-def test_a_second_signal_to_a_pod_changes_nothing():
-    with ending(waiting(2)) as started:
-        assert started[0].stdout.readline() == "at work\n"
-        for _ in range(2):
-            for process in started:
-                process.terminate()
-        for process in started:
-            code, said = finish(process, timeout=30)
-            assert code == EXIT_CODE and "the same command goes on from there" in said and "Traceback" not in said, said
-
-
 def test_one_processs_error_ends_the_others_with_its_message():
     with ending(waiting(2, "other")) as started:
         codes, said = zip(*(finish(process, timeout=30) for process in started))
     assert codes == (2, 2)
     assert "error: host 1 stopped: a setting of this host alone" in said[0]
     assert "error: a setting of this host alone" in said[1] and "host 0 stopped" not in said[1]
-
-
-SCRIPT = """
-import sys
-from retrieval.common.runtime import ending, hosts
-from retrieval.common.errors import UserError
-
-hosts.connect()
-print("first" if hosts.is_first() else "other", hosts.on_first(lambda: {"a": [1, 2]}), flush=True)
-def fail():
-    raise UserError("no such file")
-try:
-    hosts.on_first(fail)
-except UserError as error:
-    print(error, flush=True)
-    ending.leave(2)
-"""
-
-
-def test_the_first_hosts_result_or_error_reaches_all():
-    with ending(processes(["-c", SCRIPT], 2)) as started:
-        said = [process.communicate(timeout=100)[0].splitlines() for process in started]
-    others = ["other {'a': [1, 2]}", "the first host stopped: no such file"]
-    assert said == [["first {'a': [1, 2]}", "no such file"], others]
-    assert [process.returncode for process in started] == [2, 2]
 
 
 @pytest.mark.long

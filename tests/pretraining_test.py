@@ -9,7 +9,6 @@ import tensorflow as tf
 from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import masked_lengths
 from retrieval.data.examples.task_kind import TASKS, Given
-from retrieval.data.examples.tasks import corpus_tasks
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -57,13 +56,6 @@ def test_bfs_and_wlp_ask_with_lead_sentences(task):
     assert min(pairs.values()) > 110
 
 
-def test_long_texts_are_cut_and_keep_their_sep():
-    for example in draw("ict", 30, {"query": 4, "document": 8}, ict_removal=1.0):
-        assert len(example["query"]) <= 4 and example["query"][-1] == SEP
-        assert len(example["document"]) <= 8 and example["document"][-1] == SEP
-        assert example["document"][:4] == (CLS, 5, 6, SEP)
-
-
 def test_mlm_masks_15_percent_as_bert_does():
     ids = tf.range(200, 600)
     record, lengths = {"ids": ids}, {"text": 402}
@@ -93,9 +85,3 @@ def test_a_full_row_holds_every_masked_token():
     for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
         example = mask({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
         assert len(example["positions"]) == places[text - 5]
-
-
-def test_log_q_is_the_probability_under_the_mixture():
-    # Epochs of 10 ICT and 40 WLP pairs, mixed 1:3; the passage is drawn by ICT once and by WLP four times.
-    value = corpus_tasks.log_q({"counts": tf.constant([1, 0, 4])}, {"ict": 0.25 / 10, "wlp": 0.75 / 40})
-    assert float(value) == pytest.approx(np.log(0.25 * 1 / 10 + 0.75 * 4 / 40))

@@ -4,13 +4,9 @@ import asyncio
 import base64
 import json
 import threading
-import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
-from support import children
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
@@ -22,7 +18,7 @@ from retrieval.common.errors import UserError
 from retrieval.config.experiment import defaults
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.serving import app, foreign_routes, mcp_server, server
+from retrieval.serving import foreign_routes, mcp_server
 from retrieval.serving.engine import ROWS, Engine
 from retrieval.serving.guard import Keys
 from retrieval.serving.requests import Limits
@@ -390,36 +386,3 @@ def test_a_passage_is_found_by_its_id(tmp_path):
     with RowTexts([path]) as texts:
         assert [texts.find(name).id for name in [*names, "ö\u2028"]] == [*names, "ö\u2028"]
         assert texts.find("a:") is None and texts.find("") is None and isinstance(texts.find("a"), Candidate)
-
-
-def serve(port):
-    server._NOTICE = 1
-    listening = server.listen("127.0.0.1", 0)
-    port.send(listening.getsockname()[1])
-    engine = Engine(made, LIMITS)
-    server.run(app.make_app(engine), listening, engine.measures.closed, engine.end)
-
-
-@pytest.mark.long
-def test_sigterm_is_told_before_no_connection_is_taken():
-    ours, theirs = children.FORK_SERVER.Pipe()
-    child = children.FORK_SERVER.Process(target=serve, args=(theirs,))
-    child.start()
-    port = ours.recv()
-
-    def status(path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
-
-    assert (status("/ready"), status("/health")) == (200, 200)
-    child.terminate()
-    while (seen := status("/ready")) == 200:
-        time.sleep(0.01)
-    assert seen == 503 and status("/health") == 200 and status("/v1/models") == 200
-    child.join(20)
-    assert child.exitcode == 0 and status("/ready") == 0

@@ -32,8 +32,6 @@ def inputs(tmp_path_factory):
     (folder / "squad.json").write_text(json.dumps(squad))
     lines = (json.dumps({"question": question, "answer": answers}) + "\n" for question, answers in QUESTIONS)
     (folder / "questions.jsonl").write_text("".join(lines))
-    lines = [{"question": q, "answer": [f"number\\s*{3 * i}\\b"]} for i, (q, _) in enumerate(QUESTIONS)]
-    (folder / "patterns.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return folder
 
 
@@ -82,20 +80,6 @@ def test_every_system_is_judged_by_the_answers(finished):
     report = (finished.folder / "report.md").read_text()
     assert "## qa, answers" in report and "| Answer@20 |" in report and "plots/answer.qa.answers.png" in report
     assert json.loads((finished.folder / "stages" / "sets.json").read_text())["outputs"]["sets/qa/answers.jsonl"]
-
-
-def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path):
-    """Of nothing but BM25, over DPR's passages, and by no metric but those that are asked for."""
-    passages = [c for path in sorted(corpus.corpus.glob("passages-*.jsonl")) for c in beir.read_candidates(path)]
-    rows = ["id\ttext\ttitle", *(f'{c.id}\t"{c.text}"\t{c.title}' for c in passages)]
-    (tmp_path / "psgs.tsv").write_text("\n".join(rows) + "\n")
-    changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / 'patterns.jsonl'}", "sets.reqa": "", "sets.pydocs": False}
-    changes |= {"sets.qa_patterns": True, "evaluate.metrics": ("Answer@20", "Answer@3"), "evaluate.depth": 20}
-    run = make_run(tmp_path / "run", inputs, "bm25", stages=("sets", "index", "evaluate", "report"), **changes)
-    complete(run)
-    numbers = {question: 3 * i for i, (question, _) in enumerate(QUESTIONS)}
-    want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"), (20, 3))
-    assert results(run) == {"bm25": pytest.approx(want, abs=1e-6)} and want["Answer@20"] > 0.5
 
 
 def test_no_negative_of_bm25_holds_an_answer(finished):

@@ -41,11 +41,7 @@ def test_questions(tmp_path, text, expected, ending):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        'q\t["6,?\\\\s*m|x", ""]\n',
-        '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
-        "1\tfactoid\tq\t6,?\\s*m|x\n",
-    ],
+    ['q\t["6,?\\\\s*m|x", ""]\n', '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n', "1\tfactoid\tq\t6,?\\s*m|x\n"],
     ids=["dpr", "nq_open", "curated_trec"],
 )
 def test_patterns_of_every_format(tmp_path, text, caplog):
@@ -128,20 +124,6 @@ def test_passages_of_others(tmp_path):
 def test_broken_passages(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         list(qa.read_passages(write(tmp_path / "psgs.tsv", text)))
-
-
-def test_a_sets_answers_round_trip(tmp_path):
-    passages = write(tmp_path / "psgs.tsv", PASSAGES)
-    for number, text in enumerate((NQ_OPEN, CURATED_TREC)):
-        given = set_format.Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
-        (value,) = set_format.SETS["qa"].read(f"{passages},{write(tmp_path / 'q', text)}", given)
-        assert len(value.candidates) == 3 and not value.qrels
-        folder = tmp_path / str(number) / "qa"
-        beir.write_folder(folder, value)
-        again, judged = beir.read_folder(folder), beir.read_judged(folder)
-        assert (again.queries, again.qrels, again.answers) == (value.queries, {}, value.answers)
-        assert (judged.queries, judged.qrels, judged.answers) == (value.queries, {}, value.answers)
-        assert again.candidates == list(value.candidates)
 
 
 def test_each_further_file_of_questions_is_a_set(tmp_path):

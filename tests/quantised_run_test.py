@@ -1,6 +1,5 @@
 """Runs whose embeddings are cut and stored as codes: the stages, a kill, the API, and what is refused."""
 
-import dataclasses
 import json
 import shutil
 from unittest import mock
@@ -195,17 +194,6 @@ def test_another_model_length_or_prompt_reuses_nothing(trained, toy, tmp_path, c
     assert encode._maker(config, vocabulary, jax.tree.map(lambda x: x + 1, trained_params)) != maker
     config.update_from_flattened_dict(change)
     assert encode._maker(config, vocabulary, trained_params) != maker
-
-
-def test_another_form_makes_evaluate_stale(coded, tmp_path):
-    run = Run(coded.config.copy_and_resolve_references(), shutil.copytree(coded.folder, tmp_path / "run"), coded.lock)
-    assert records.is_current(run, "evaluate")
-    for field, value in (("index.rescore", 3), ("evaluate.metrics", ("RR",)), ("encode.truncate", 4)):
-        changed = run.config.copy_and_resolve_references()
-        changed.update_from_flattened_dict({field: value})
-        other = dataclasses.replace(run, config=changed)
-        stage = "encode" if field.startswith("encode") else "index" if field.startswith("index") else "evaluate"
-        assert not records.is_current(other, stage), field
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def minus_log(mass):
     return -np.log(mass) if mass else 0.0
 
 
-def brute_likelihood(b, shared_norm, joint, select):
+def brute_likelihood(b, shared_norm, joint, select, retrieved=RETRIEVED):
     start, end = (probabilities(name, b, shared_norm) for name in ("start", "end"))
-    paragraph = softmax(RETRIEVED[b].astype(float))
+    paragraph = softmax(retrieved[b].astype(float))
     weight = {k: paragraph[PLACES[b, k]] if joint else 1.0 for k in range(K)}
     loss = minus_log(sum(weight[k] * start[k, i] * end[k, j] for k, i, j in matched(b)))
     if select:
@@ -96,16 +96,45 @@ def test_dprs_reader_selects_the_positive_and_reads_it_alone():
         np.testing.assert_allclose(loss_B[b], -np.log(chosen[positive]) - np.log(mass), rtol=1e-5)
 
 
+def brute_orqa(b, retrieved):
+    score = {}
+    for k, i, w in itertools.product(range(K), range(L), range(W)):
+        if i + w < L and INSIDE[b, k, i : i + w + 1].all():
+            score[k, i, i + w] = float(SCORES["pairs"][b, k, i, w]) + float(retrieved[b, PLACES[b, k]])
+    chances = dict(zip(score, softmax(np.array(list(score.values())))))
+    return minus_log(sum(chances.get(span, 0) for span in matched(b)))
+
+
 def test_orqas_reader_is_a_softmax_over_all_spans():
     loss_B, _ = jax.jit(ORQAReader())(SCORES, BATCH)
-    for b in range(B):
-        score = {}
-        for k, i, w in itertools.product(range(K), range(L), range(W)):
-            if i + w < L and INSIDE[b, k, i : i + w + 1].all():
-                score[k, i, i + w] = float(SCORES["pairs"][b, k, i, w]) + float(RETRIEVED[b, PLACES[b, k]])
-        chances = dict(zip(score, softmax(np.array(list(score.values())))))
-        want = minus_log(sum(chances.get(span, 0) for span in matched(b)))
-        np.testing.assert_allclose(loss_B[b], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(loss_B, [brute_orqa(b, RETRIEVED) for b in range(B)], rtol=1e-5, atol=1e-6)
+
+
+CANDIDATES = np.where(np.isfinite(RETRIEVED), np.arange(N, dtype=np.int32), -1)
+HOLDS = np.array([[0, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], np.int32)
+TOWER = _RANDOM.normal(0, 2, (B, N)).astype(np.float32)
+
+
+@pytest.mark.parametrize("loss", [SpanLikelihood(joint=True, early=True, temperature=0.5), ORQAReader(True, 0.5)])
+def test_the_early_loss_is_of_the_question_towers_scores(loss):
+    """And these weigh the spans, with their gradient. Of a question without spans the early loss is left."""
+    batch = BATCH | {"candidates": CANDIDATES, "holds": HOLDS}
+
+    def value(tower_BN):
+        loss_B, metrics = loss(SCORES | {"retriever": tower_BN}, batch)
+        return (loss_B - metrics["early"]).sum(), (loss_B, metrics["early"])
+
+    gradient_BN, (loss_B, early_B) = jax.jit(jax.grad(value, has_aux=True))(TOWER)
+    scores = np.where(CANDIDATES >= 0, TOWER.astype(float), -np.inf) / 0.5
+    early = [minus_log(softmax(scores[b]) @ HOLDS[b]) for b in range(B)]
+    of_spans = (lambda b: brute_orqa(b, scores)) if isinstance(loss, ORQAReader) else (lambda b: joint_of(b, scores))
+    np.testing.assert_allclose(early_B, early, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(loss_B, [early[b] + of_spans(b) for b in range(B)], rtol=1e-5, atol=1e-6)
+    assert early_B[1] == 0 < early_B[3] and np.abs(gradient_BN[:3]).max(axis=1).min() > 0 and not gradient_BN[3].any()
+
+
+def joint_of(b, scores):
+    return brute_likelihood(b, True, True, False, scores)
 
 
 @pytest.mark.parametrize("name", ["span_likelihood", "dpr_reader", "orqa_reader"])

@@ -226,21 +226,19 @@ def collections(tmp_path):
     """Queries and passages as TSV, JSON lines and Parquet, with the names that projects use."""
     queries, passages = {"1": "q", "2": "r"}, {"7": "a", "8": "b", "9": "c"}
     tsv = [
-        write(tmp_path / f"{name}.tsv", "".join(f"{id}\t{text}\n" for id, text in of.items()))
-        for name, of in (("queries", queries), ("passages", passages))
+        write(tmp_path / f"{len(of)}.tsv", "".join(f"{id}\t{text}\n" for id, text in of.items()))
+        for of in (queries, passages)
     ]
     json_lines = [
-        lines(tmp_path / "queries.jsonl", [{"_id": id, "text": text} for id, text in queries.items()]),
-        lines(tmp_path / "corpus.jsonl", [{"docid": id, "title": "", "text": text} for id, text in passages.items()]),
+        lines(tmp_path / f"{name}.jsonl", [{name: id, "text": text} for id, text in of.items()])
+        for name, of in (("_id", queries), ("docid", passages))
     ]
     rows = [{"passage_id": int(id), "passage": text} for id, text in passages.items()]
     for number, part in enumerate((rows[:2], rows[2:])):
         as_parquet(tmp_path / "corpus" / f"train-{number}-of-2.parquet", part)
-    in_parquet = [
-        as_parquet(tmp_path / "q.parquet", [{"query_id": int(id), "query": text} for id, text in queries.items()]),
-        tmp_path / "corpus",
-    ]
-    return [Settings(queries=str(of), collection=str(all)) for of, all in (tsv, json_lines, in_parquet)]
+    asked = as_parquet(tmp_path / "q.parquet", [{"query_id": int(id), "query": text} for id, text in queries.items()])
+    of_all = (tsv, json_lines, (asked, tmp_path / "corpus"))
+    return [Settings(queries=str(of), collection=str(all)) for of, all in of_all]
 
 
 A, B, C = (Candidate(id, "", text) for id, text in (("7", "a"), ("8", "b"), ("9", "c")))
@@ -343,8 +341,12 @@ def test_records_that_are_wrong(tmp_path, rows, message):
         read(lines(tmp_path / "a.jsonl", rows))
 
 
+TWICE = pyarrow.table([["q"], ["a"], ["b"]], names=["query", "positive", "positive"])
+EMPTY = {"query": pyarrow.array([], "string"), "pos": pyarrow.array([], "string")}
+
+
 @pytest.mark.parametrize(
-    ("columns", "fields", "message"),
+    ("content", "fields", "message"),
     [
         ({"title": ["q"], "body": ["a"]}, "", r"a\.parquet: one of query, anchor, question is needed, .* title, body:"),
         ({"query": ["q"], "pos": ["a"]}, "negative=bad", r"no field 'bad', which config.* there are query, pos"),
@@ -352,38 +354,28 @@ def test_records_that_are_wrong(tmp_path, rows, message):
         ({"query": ["q"], "pos": [b"\xff"]}, "", r"a\.parquet: a text is not UTF-8"),
         ({"query": ["q"], "pos": ["word " * 1000]}, "", r"row 1: longer than 64 MiB"),
         ({"query": ["q"], "pos": ["a"], "neg": ["b"], "score": [float("nan")]}, "", r"row 1: the score is 'nan'"),
-        ({"query": pyarrow.array([], "string"), "pos": pyarrow.array([], "string")}, "", r"parquet: no record in it"),
+        (EMPTY, "", r"parquet: no record in it"),
+        (TWICE, "", r"a\.parquet: two columns are called 'positive'"),
+        ("query,positive\nq\n", "", r"line 2: 1 fields, and the first line names 2: query, positive"),
+        ('query,positive\nq,"a\n', "", r"line \d: .*; mend the row: close its quotation marks"),
+        ("query,positive,positive\nq,a,b\n", "", r"line 1: two columns are called 'positive'"),
+        ("query,positive\n", "", r"a\.csv: no record in it"),
+        ("title,body\nq,a\n", "", r"a\.csv, line 1: no format that is known"),
     ],
 )
-def test_broken_columns_and_rows(tmp_path, monkeypatch, columns, fields, message):
+def test_broken_tables(tmp_path, monkeypatch, content, fields, message):
     monkeypatch.setattr(text_files, "MOST_BYTES", 2000)
+    is_text = isinstance(content, str)
+    path = write(tmp_path / "a.csv", content) if is_text else as_parquet(tmp_path / "a.parquet", pyarrow.table(content))
     with pytest.raises(UserError, match=message):
-        read(as_parquet(tmp_path / "a.parquet", pyarrow.table(columns)), Settings(fields=fields))
+        read(path, Settings(fields=fields))
 
 
-def test_two_columns_of_one_name_and_half_a_file(tmp_path):
-    twice = pyarrow.table([["q"], ["a"], ["b"]], names=["query", "positive", "positive"])
-    with pytest.raises(UserError, match=r"a\.parquet: two columns are called 'positive'"):
-        read(as_parquet(tmp_path / "a.parquet", twice))
+def test_half_a_file(tmp_path):
     path = as_parquet(tmp_path / "b.parquet", [TRIPLE])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"b\.parquet: no whole Parquet file"):
         labelled_format.check(path, NONE)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("query,positive\nq\n", r"line 2: 1 fields, and the first line names 2: query, positive"),
-        ('query,positive\nq,"a\n', r"line \d: .*; mend the row: close its quotation marks"),
-        ("query,positive,positive\nq,a,b\n", r"line 1: two columns are called 'positive'"),
-        ("query,positive\n", r"a\.csv: no record in it"),
-        ("title,body\nq,a\n", r"a\.csv, line 1: no format that is known"),
-    ],
-)
-def test_a_broken_table_of_text(tmp_path, text, message):
-    with pytest.raises(UserError, match=message):
-        read(write(tmp_path / "a.csv", text))
 
 
 def test_quotation_marks_go_over_lines_between_commas_alone(tmp_path):
@@ -410,14 +402,12 @@ def test_rows_are_unpacked_a_few_at_a_time(tmp_path):
 
 
 def test_a_folder_of_a_data_set_is_its_train_split(tmp_path):
-    for name in ("train-00001-of-00002", "train-00000-of-00002", "test-00000-of-00001", "validation-00000-of-00001"):
-        as_parquet(tmp_path / "set" / "data" / f"{name}.parquet", [TRIPLE])
-    as_parquet(tmp_path / "set" / ".cache" / "train-00000-of-00001.parquet", [TRIPLE])
+    trained = [as_parquet(tmp_path / "set/data" / f"train-{part}-of-2.parquet", [TRIPLE]) for part in (0, 1)]
+    for name in ("data/test-0-of-1", "data/validation-0-of-1", ".cache/train-0-of-1"):
+        as_parquet(tmp_path / "set" / f"{name}.parquet", [TRIPLE])
     write(tmp_path / "set" / "README.md", "a card")
     other, lone = write(tmp_path / "x.jsonl", "{}"), as_parquet(tmp_path / "lone" / "rows.parquet", [TRIPLE])
-    trained = [tmp_path / "set" / "data" / f"train-0000{number}-of-00002.parquet" for number in (0, 1)]
-    value = f"{other},{tmp_path / 'set'},{tmp_path / 'lone'}"
-    assert labelled_format.files(value) == [other, *trained, lone]
+    assert labelled_format.files(f"{other},{tmp_path / 'set'},{tmp_path / 'lone'}") == [other, *trained, lone]
 
 
 @pytest.mark.parametrize(

@@ -70,75 +70,41 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
     assert records.details(mined, "pairs")["negatives per pair"] == 4
 
 
-@pytest.fixture
-def copied(mined, tmp_path):
-    """A run like `mined`, whose questions and candidates can be changed."""
-    config = mined.config.copy_and_resolve_references()
-    config.mine.negatives = config.mine.last  # all that are left
-    return Run(config, shutil.copytree(mined.folder, tmp_path / "copied"), mined.lock)
-
-
-def change(path, function):
-    lines = [
-        json.dumps(function(number, json.loads(line))) for number, line in enumerate(path.read_text().splitlines())
-    ]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def found(run, search=None):
-    with open_questions(run) as (questions, candidates):
-        search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
-        return questions, hard_negatives.mine(
-            hard_negatives.mining_of(run.config.mine, run.config.split.seed),
-            Searched(questions, candidates, [None] * 14, search),
+def test_a_question_of_another_spelling_has_the_same_positives(mined):
+    mining = hard_negatives.mining_of(mined.config.mine, 0)
+    mining = mining._replace(rule=mining.rule._replace(count=mining.rule.last))  # all that are left
+    with open_questions(mined) as (questions, candidates):
+        one, other = next((a, b) for a in questions for b in questions if a.positives != b.positives)
+        spelt = [q._replace(text=f"  {one.text.upper()}") if q is other else q for q in questions]
+        both, spelt = sorted({*one.positives, *other.positives}), hard_negatives.with_known(spelt)
+        order = np.array(both + [row for row in range(100) if row not in both])  # what each question finds
+        searched = Searched(
+            spelt, candidates, [None] * 14, lambda _, k: (np.zeros((14, k)), np.tile(order[:k], (14, 1)))
         )
-
-
-def test_a_question_of_another_spelling_has_the_same_positives(copied):
-    run = copied
-    with open_questions(run) as (before, _):
-        one, other = next((a, b) for a in before for b in before if a.positives != b.positives)
-    change(
-        run.training / "queries.jsonl",
-        lambda _, line: line | ({"text": f"  {one.text.upper()}"} if line["_id"] == other.id else {}),
-    )
-    both = sorted({*one.positives, *other.positives})
-    order = np.array(both + [row for row in range(100) if row not in both])  # what each question finds
-    questions, mined = found(run, lambda _, k: (np.zeros((14, k)), np.tile(order[:k], (14, 1))))
-    negatives_of = dict(zip((question.id for question in questions), mined.rows))
-    for id, own in ((one.id, one.positives), (other.id, other.positives)):
-        question = next(question for question in questions if question.id == id)
-        assert question.positives == own and question.known == both
-        assert not set(both) & set(negatives_of[id].tolist())
-    drawn = hard_negatives.draw(questions, 0.3, 0, 1)
+        negatives_of = dict(zip((question.id for question in spelt), hard_negatives.mine(mining, searched).rows))
+    for question in spelt:
+        if question.id in (one.id, other.id):
+            assert question.known == both and not set(both) & set(negatives_of[question.id].tolist())
+    drawn = hard_negatives.draw(spelt, 0.3, 0, 1)
     assert len({one.id, other.id} & {question.id for question in drawn}) in (0, 2)
 
 
-def towers_of(run, step):
-    """The model of a run, at one of its steps."""
-    vocabulary = vocabularies.load(run.corpus)
-    model = abstract_model(run.config, len(vocabulary))
-    like = train_state.abstract_state(run.config, model, local_mesh(run.config))
-    checkpoints = train_state.open_checkpoints(run.owner("train").folder, run.config)
-    params = checkpoints.restore(like, step=step).params
-    embedder = Embedder(run.config, vocabulary, local_mesh(run.config))
-    return embedder.queries(params), embedder.documents(params)
+def embeddings(run, step, queries, candidates):
+    """By the model of a run, at one of its steps."""
+    vocabulary, mesh = vocabularies.load(run.corpus), local_mesh(run.config)
+    like = train_state.abstract_state(run.config, abstract_model(run.config, len(vocabulary)), mesh)
+    params = train_state.open_checkpoints(run.owner("train").folder, run.config).restore(like, step=step).params
+    embedder, windows = Embedder(run.config, vocabulary, mesh), candidate_windows(run.config, vocabulary, candidates)
+    query_QE = embedder.embed_rows(embedder.queries(params), query_tokens(run.config, vocabulary, queries))
+    return query_QE, embedder.embed_rows(embedder.documents(params), [ids for (ids,) in windows])
 
 
-def assert_best_of(run, embed, negatives):
+def assert_best_of(run, step, negatives):
     """The negatives of each query are among the first 8 of all candidates, by inner products, that are no positive."""
     vocabulary, (golds, candidates) = vocabularies.load(run.corpus), judged(run)
-
-    def padded(rows, length):
-        return np.array([row + [-1] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
-
-    queries = list(golds)
-    query_ids = query_tokens(run.config, vocabulary, queries)
-    document_ids = [ids for (ids,) in candidate_windows(run.config, vocabulary, candidates)]
-    query_QE = np.concatenate([embed[0](padded([ids] * 8, 16))[:1] for ids in query_ids])
-    document_NE = np.concatenate([embed[1](padded([ids] * 8, 48))[:1] for ids in document_ids])
+    query_QE, document_NE = embeddings(run, step, list(golds), candidates)
     assert len(negatives) == len(golds)
-    for query, scores_N in zip(queries, query_QE @ document_NE.T):
+    for query, scores_N in zip(golds, query_QE @ document_NE.T):
         order = [candidates[row] for row in np.argsort(-scores_N, kind="stable")]
         texts = [(text.title, text.text) for text in order if (text.title, text.text) not in golds[query]][:8]
         key, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in text)])
@@ -149,7 +115,7 @@ def assert_best_of(run, embed, negatives):
 def test_every_refresh_is_of_the_current_model(whole):
     for version in (1, 2):
         found = read_shards(whole, whole.folder / "refreshed" / f"{version:05d}")
-        assert_best_of(whole, towers_of(whole, step=3 * version), found)
+        assert_best_of(whole, 3 * version, found)
     assert found != read_shards(whole, whole.pairs)
     lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}

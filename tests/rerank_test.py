@@ -41,7 +41,7 @@ def test_depths_of_monobert_are_those_of_the_official_scorer(shared_data, tmp_pa
     """105 queries of MS MARCO's dev set, and the first 1,000 of BM25 in monoBERT's order."""
     folder, dev = shared_data / "msmarco" / "rerank_runs", shared_data / "msmarco" / "dev_small"
     files = {"bm25": folder / "run.bm25.tsv", "monobert": folder / "run.monobert.tsv"}
-    wanted = (5, 10, 50, 500, 1000)
+    wanted = (5, 1000)
     run = published(
         tmp_path / "run",
         (folder / "queries.tsv", dev / "qrels.dev.small.tsv"),

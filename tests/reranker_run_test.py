@@ -44,16 +44,13 @@ def trained(inputs, tmp_path_factory):
     return run
 
 
-def test_it_is_trained_and_validated(trained):
+def test_it_is_trained_validated_and_among_the_results(trained):
     lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     losses = [line for line in lines if "loss" in line]
     validations = [line["validation/RR"] for line in lines if "validation/RR" in line]
     assert len(losses) == len(validations) == 2
     assert losses[0]["loss"] == pytest.approx(np.log(2), abs=0.05) and losses[0]["spread"] > 0
     assert all(1 / 21 <= value <= 1 for value in validations)  # one positive and twenty others
-
-
-def test_its_systems_are_among_the_results(trained):
     rows = result_files.rows(result_files.folders(trained.folder))
     assert {row["system"] for row in rows} == {"bm25", "bm25+rerank@5", "bm25+rerank@10"}
     assert {len(row) for row in rows} == {8}

@@ -105,7 +105,6 @@ FORMS = {
     "a constant rank, as BEIR": "q1 Q0 a 0 1.5 x\nq1 Q0 b 0 12.5 x\nq1 Q0 c 0 -3e-1 x\nq1 Q0 d 0 2 x\n",
     "no rank at all": "q1 q0 c - -.5 x\nq1 q0 b - 9. x\nq1 q0 a - 1.5 x\nq1 q0 d - 2 x\n",
     "a mark, and lines of Windows": "\ufeffq1 Q0 b 0 4 x\r\nq1 Q0 d 0 3 x\r\nq1 Q0 a 0 2 x\r\nq1 Q0 c 0 1 x\r\n",
-    "ties without ranks, as trec_eval has them": "q1 Q0 a 0 2 x\nq1 Q0 b 0 9 x\nq1 Q0 c 0 1 x\nq1 Q0 d 0 2 x\n",
     "ties with ranks": "q1 Q0 c 4 2 x\nq1 Q0 a 3 2 x\nq1 Q0 d 2 2 x\nq1 Q0 b 1 2 x\n",
 }
 

@@ -124,13 +124,3 @@ def test_without_scann_it_is_not_available(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "scann.scann_ops.py", None)
     assert not Scann().available()
     assert "ScaNN cannot be used" in caplog.text
-
-
-@needs_scann
-def test_bad_embeddings_are_refused():
-    with pytest.raises(UserError, match="not finite"):
-        ScannIndex.build(np.full((3, 2), np.nan, np.float32))
-    with pytest.raises(UserError, match="no candidates"):
-        ScannIndex.build(np.zeros((0, 2), np.float32))
-    with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
-        ScannIndex.build(np.eye(4, dtype=np.float32)).search(np.ones((1, 3), np.float32), 1)

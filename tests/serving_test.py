@@ -221,30 +221,19 @@ class Gate:
         return [1 / item for item in items]
 
 
-def test_calls_that_come_together_are_made_together():
+def test_calls_that_come_together_are_made_together_and_fail_alone():
     gate, sizes = Gate(), []
     batcher = Batcher(gate, most=4, waiting=10, on_batch=sizes.append)
     first = batcher.submit(1)
     while len(batcher):
         time.sleep(0.001)
-    others = [batcher.submit(item) for item in range(2, 8)]
-    others[0].cancel()
+    cancelled, *others = [batcher.submit(item) for item in (2, 3, 4, 0, 5, 6, 7)]
+    cancelled.cancel()
     gate.open.set()
-    assert first.result(5) == 1 and [other.result(5) for other in others[1:]] == [1 / item for item in range(3, 8)]
-    assert gate.batches == [[1], [3, 4, 5], [6, 7]] and sizes == [1, 3, 2]
-
-
-def test_one_call_that_fails_takes_no_other_with_it():
-    gate = Gate()
-    batcher = Batcher(gate, most=4, waiting=10)
-    blocked = batcher.submit(1)
-    while len(batcher):
-        time.sleep(0.001)
-    good, bad = batcher.submit(2), batcher.submit(0)
-    gate.open.set()
-    assert blocked.result(5) == 1 and good.result(5) == 0.5
     with pytest.raises(ZeroDivisionError):
-        bad.result(5)
+        others.pop(2).result(5)
+    assert [each.result(5) for each in (first, *others)] == [1 / item for item in (1, 3, 4, 5, 6, 7)]
+    assert gate.batches == [[1], [3, 4, 0], [3], [4], [0], [5, 6, 7]] and sizes == [1, 3, 3]
 
 
 def test_a_newer_state_takes_over_once_it_is_whole(caplog):
@@ -271,12 +260,12 @@ def test_a_port_that_is_taken_is_one_sentence():
         server.listen("203.0.113.7", 0)
 
 
-def serve(port, idle=20):
+def serve(port, idle=20, notice=0):
     def slow(queries, k, systems, prompt_name):
         time.sleep(0.5)
         return found(queries, k, systems, prompt_name)
 
-    server._IDLE, server._NOTICE = idle, 0
+    server._IDLE, server._NOTICE = idle, notice
     listening = server.listen("127.0.0.1", 0)
     port.send(listening.getsockname()[1])
     engine = Engine(lambda: made(slow), SMALL)
@@ -303,6 +292,29 @@ def test_sigterm_lets_answers_end():
     assert answers == ["owl"] and child.exitcode == 0 and child.exitcode != -signal.SIGTERM
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
+
+
+@pytest.mark.long
+def test_sigterm_is_told_before_no_connection_is_taken():
+    ours, theirs = children.FORK_SERVER.Pipe()
+    child = children.FORK_SERVER.Process(target=serve, args=(theirs, 20, 1))
+    child.start()
+    port = ours.recv()
+
+    def status(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return answer.status
+        except OSError as error:
+            return getattr(error, "code", 0)
+
+    assert (status("/ready"), status("/health")) == (200, 200)
+    child.terminate()
+    while (seen := status("/ready")) == 200:
+        time.sleep(0.01)
+    assert seen == 503 and status("/health") == 200 and status("/v1/models") == 200
+    child.join(20)
+    assert child.exitcode == 0 and status("/ready") == 0
 
 
 def talk(port, text):

@@ -128,13 +128,6 @@ def test_shares_are_those_of_sizes_and_their_power():
     np.testing.assert_allclose(draws.shares(sizes, (3, 1, 0.5), 1), np.array([6, 2, 1]) / 9)
 
 
-def test_the_source_of_a_batch_depends_on_seed_and_step_alone():
-    share_S = np.array([0.5, 0.3, 0.2])
-    first, again, other = ([draws.drawn(share_S, seed, number) for number in range(50)] for seed in (0, 0, 1))
-    assert first == again != other
-    assert first[:8] == [draws.drawn(share_S, 0, number) for number in range(8)]
-
-
 def test_every_source_is_written_with_the_positives_of_all(run):
     details = records.details(run, "pairs")
     pairs = {name: of_source["pairs"] for name, of_source in details["sources"].items()}

@@ -9,19 +9,6 @@ from retrieval.data.sets import set_format
 from retrieval.methods.reader import spans_stage
 
 
-def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
-    caplog.set_level("INFO")
-    records = {"a": [("who wrote it", ["Bob", "x"]), ("who read it", ["y"])], "b": [("who wrote it", ["Robert", "x"])]}
-    for name, rows in records.items():
-        lines = (json.dumps({"question": question, "answer": found}) + "\n" for question, found in rows)
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    found, counts = spans_stage._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
-    known = {each.text: each.answers.values for each in found}
-    assert known == {"who wrote it": ("Bob", "x", "Robert"), "who read it": ("y",)}
-    assert "1 questions that are there again" in caplog.text and counts["division"]["train"] == 2
-    assert "'sets': {'qa': 3610}" in caplog.text
-
-
 def held_out(paths, folder):
     """The set of held-out questions of some files, over one passage."""
     (folder / "passages.jsonl").write_text('{"_id": "d", "text": "x"}\n')

@@ -151,20 +151,6 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
     assert SparseFolder.open(run.folder / "export").table is None
 
 
-def test_a_folder_gives_the_lists_of_the_run_that_wrote_it(inputs, trained, tmp_path):
-    """What `export` writes is read by `sparse.model`, in a run that trains nothing; so is the work directory."""
-    tiny.execute(trained, "export")
-    wanted = np.load(trained.folder / "searched" / "sparse" / "reqa.npz")
-    for number, model in enumerate((trained.folder / "export", trained.folder)):
-        run = make_run(inputs, tmp_path / str(number), **{"sparse.model": str(model), "split.set": ""})
-        run.config.stages = ("sets", "sparse", "evaluate")
-        preflight.check(run, run.config.stages)
-        tiny.execute(run)
-        found = np.load(run.folder / "searched" / "sparse" / "reqa.npz")
-        assert found["scores"].shape[1] == wanted["scores"].shape[1] and len(found["rows"]) >= len(wanted["rows"])
-        assert (found["rows"] >= 0).any()
-
-
 def test_it_is_loaded_and_served(inputs, trained, tmp_path):
     if not (trained.folder / "export").exists():
         tiny.execute(trained, "export")

@@ -34,7 +34,7 @@ def test_a_worked_example():
     np.testing.assert_array_equal(np.rint(100 * matrix.toarray()), [[139, 0, 41]])
 
 
-@pytest.mark.parametrize("block", [1, 3, 8, 64])
+@pytest.mark.parametrize("block", [3, 64])
 def test_blocks_change_nothing(block):
     """Values and gradients of blocks of any size are those of all logits at once; a text of padding is all zeros."""
     random = np.random.default_rng(0)
@@ -67,14 +67,12 @@ def test_regularizers_are_of_the_global_batch():
     assert float(strength(jnp.int32(0), 0)) == 1
 
 
-@pytest.mark.parametrize("queries", ["encoder", "idf"])
-def test_any_number_of_devices_gives_the_same(queries):
-    """Weights, regularizers and their gradients."""
-    model = Splade(CONFIG, queries, rngs=nnx.Rngs(0))
+def test_any_number_of_devices_gives_the_same():
+    """Weights, regularizers and their gradients, by the table of queries and by the encoder."""
+    model = Splade(CONFIG, "idf", rngs=nnx.Rngs(0))
     graphdef, state = nnx.split(model, nnx.Param)
     random = np.random.default_rng(1)
-    if queries == "idf":
-        state["idf"][...] = jnp.asarray(random.normal(size=20).astype(np.float32))
+    state["idf"][...] = jnp.asarray(random.normal(size=20).astype(np.float32))
     ids = np.where(np.arange(6) < random.integers(2, 7, (8, 1)), random.integers(1, 20, (8, 6)), -1).astype(np.int32)
 
     def objective(params, batch):

@@ -33,11 +33,6 @@ def test_stages_that_read_each_other_are_refused(own_table):
         listed(own_table, one=Stage(nothing, reads=("two",)), two=Stage(nothing, reads=("one",)))
 
 
-def test_prepare_is_the_first_of_the_house():
-    names = in_order(STAGES, experiment.defaults())
-    assert names[:2] == ["prepare", "sets"] and names.index("encode") < names.index("index") < names.index("evaluate")
-
-
 def test_what_is_mined_depends_on_fields_that_a_stage_reads():
     """What no stage reads can be changed behind its back."""
     of_mining = [field for field in fields.declared() if field.startswith("mine.")]

@@ -1,31 +1,22 @@
 """Whole runs with a work directory on an object store, which here is a folder that behaves like one."""
 
-import json
-import logging
 import os
 import shutil
-import sys
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from support import toy_store
-from support.command_flags import forget_flags
 from support.run_results import metrics, results, state
 from support.tiny import CHEAP, fine_tuning, make_run
 from support.toy_store import URL, contents, dies_at
 
 import retrieval
-from retrieval import cli, main
-from retrieval.common import files, terminal
+from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import artefacts, ending, lease
-from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, query_tokens
+from retrieval.common.runtime import artefacts, lease
 from retrieval.runs.pipeline import downloads, preflight, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES
-from retrieval.runs.weights import trained_run
 from retrieval.stages import train
 
 pytest_plugins = ["support.machines_of_a_store"]
@@ -90,11 +81,9 @@ def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, 
     for a, b in zip(state(run.folder), arrays, strict=True):
         np.testing.assert_array_equal(a, b)
     there = {name.removeprefix("bucket/run/"): bucket.path(name).read_bytes() for name in bucket.names()}
-    there = {
-        n: content for n, content in there.items() if not n.startswith("checkpoints/") or n.endswith("manifest.json")
-    }
+    seals = {name for name in there if not name.startswith("checkpoints/") or name.endswith("manifest.json")}
     here = contents(run.folder, ["."])
-    assert there.items() == {name: content for name, content in here.items() if name != files.LOCK}.items()
+    assert {name: there[name] for name in seals} == {name: here[name] for name in here if name != files.LOCK}
 
 
 @pytest.fixture
@@ -159,47 +148,11 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
     assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
 
 
-def test_a_model_is_loaded_from_a_store(inputs, copied):
+def test_a_model_is_loaded_from_a_store(whole, copied):
     model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"
-    with artefacts.opened(URL) as copy:
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
-        run = Run(run.config, copy.folder, run.lock, remote=copy)
-        downloads.bring(run, ["export"])
-        vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
-        embedder = Embedder(run.config, vocabulary, mesh)
-        params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
-        tokens = query_tokens(run.config, vocabulary, ["red fox"])
-        expected = embedder.embed_rows(embedder.queries(params), tokens)
+    expected = retrieval.load(whole[0].folder).encode_queries(["red fox"])
     np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
-
-
-def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
-    sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
-    stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
-    monkeypatch.setattr(ending, "heed_signals", lambda: None)
-    monkeypatch.setattr(terminal, "set_up_logging", lambda: None)
-    monkeypatch.chdir(REPOSITORY)
-    caplog.set_level(logging.INFO, "retrieval")
-    turns = (
-        ["--config=configs/bm25.py", *sets, stages],
-        [],
-        ["--config.evaluate.metrics=('RR@10',)", "--stage=evaluate"],
-    )
-    for number, given in enumerate(turns):
-        forget_flags()
-        argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
-        monkeypatch.setenv("RETRIEVAL_SCRATCH", "")
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as end:
-            cli.run(main.main)
-        assert not end.value.code
-    forget_flags()
-    up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}
-    assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
-    kept = json.loads(bucket.path("bucket/run/config.json").read_text())
-    assert kept["evaluate"]["metrics"] == ["RR@10"] and kept["sets"]["reqa"] == str(inputs / "squad.json")
-    assert not [name for name in bucket.names() if files.LOCK in name]
 
 
 def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):

@@ -7,10 +7,12 @@ import socket
 
 import pytest
 import tensorflow_datasets as tfds
+from support.nq_records import HARD_TEXT, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
+from support.nq_records import write as write_lines
 from support.toy_squad import SQUAD
 
 from retrieval.common.errors import UserError
-from retrieval.data.sets import reqa
+from retrieval.data.sets import natural_questions, reqa
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +45,9 @@ def squad_examples(squad):
     """One example a question, shuffled, as in TFDS."""
     found = [
         {
-            "id": question["id"],
-            "title": article["title"],
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {
-                "text": [answer["text"] for answer in question["answers"]],
-                "answer_start": [answer["answer_start"] for answer in question["answers"]],
-            },
+            **{"id": question["id"], "title": article["title"], "context": paragraph["context"]},
+            **{"question": question["question"]},
+            "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
         }
         for article in squad["data"]
         for paragraph in article["paragraphs"]
@@ -93,6 +90,51 @@ def test_squad_is_the_set_of_the_json_files(prepared, squad, tmp_path, caplog, s
     assert unordered(value) == unordered(expected) and len(value.queries) == 5
     warnings = [record.message for record in caplog.records if record.name == "retrieval.data.sets.reqa"]
     assert len(warnings) == 4 and warnings[:2] == warnings[2:]
+
+
+def nq_example(record):
+    """A full record as TFDS's builder keeps it: without the bytes of the tokens."""
+    page = record["document_html"].encode()
+    return {
+        "id": str(record["example_id"]),
+        "document": {
+            "title": record["document_title"],
+            "url": record["document_url"],
+            "html": page,
+            "tokens": [{"token": t["token"], "is_html": t["html_token"]} for t in record["document_tokens"]],
+        },
+        "question": {"text": record["question_text"], "tokens": record["question_text"].split()},
+        "annotations": [
+            {
+                "id": str(annotation["annotation_id"]),
+                "long_answer": {k: v for k, v in annotation["long_answer"].items() if k != "candidate_index"},
+                "short_answers": [span | {"text": "not read"} for span in annotation["short_answers"]],
+                "yes_no_answer": -1 if annotation["yes_no_answer"] == "NONE" else annotation["yes_no_answer"],
+            }
+            for annotation in record["annotations"]
+        ],
+    }
+
+
+def test_natural_questions_is_the_set_of_the_json_files(tmp_path, caplog):
+    records = [
+        hard(),
+        *(city(annotation, question=reason) for reason, annotation in LEFT_OUT.items()),
+        city(PEOPLE, (PARAGRAPH, [words("Dr.")], "NONE"), question="two"),
+        city(question="none"),
+        city((PARAGRAPH, [], "NO"), question="no"),
+    ]
+    store(tmp_path, "natural_questions/default", {"train": [nq_example(record) for record in records]})
+    path = write_lines(tmp_path / "nq.jsonl", *records)
+    logs = []
+    for source in (path, f"tfds:natural_questions?data_dir={tmp_path}"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "retrieval"):
+            value = natural_questions.read_nq([source])
+        assert list(value.queries.values()) == ["hard", "two"] and len(judged(value)["two"]) == 2
+        assert {c.text for c in value.candidates} == {HARD_TEXT, TEXT}
+        logs.append((value, [r.message for r in caplog.records if r.name == "retrieval.data.sets.natural_questions"]))
+    assert logs[0] == logs[1] and len(logs[0][1]) == len(LEFT_OUT)
 
 
 BAD_SOURCES = {

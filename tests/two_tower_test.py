@@ -35,20 +35,6 @@ def same_parameters(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_embedding_is_the_projection_of_the_pooled_hidden_state(pooling):
-    model = two_tower.create(dataclasses.replace(CONFIG, pooling=pooling), seed=0)
-    tower = model.document_tower
-    tower.projection.bias[...] = jnp.linspace(-1, 1, 6)
-    hidden = np.asarray(tower.encoder(text(), dropout_key=None))
-    kernel, bias = np.asarray(tower.projection.kernel[...]), np.asarray(tower.projection.bias[...])
-    embedding = documents(model, text())
-    assert embedding.dtype == jnp.float32
-    for b, length in enumerate(LENGTHS):
-        pooled = hidden[b, 0] if pooling == "cls" else hidden[b, :length].mean(axis=0)
-        np.testing.assert_allclose(embedding[b], pooled @ kernel + bias, atol=1e-6)
-
-
 def test_a_pretrained_encoder_is_copied_to_both_towers():
     model = two_tower.create(CONFIG, seed=0)
     encoder = Transformer(TransformerConfig(**SIZES), rngs=nnx.Rngs(5))

@@ -168,17 +168,3 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
 def test_bad_input(encoded, targets, fields, message):
     with pytest.raises(UserError, match=message):
         handed(encoded, *targets, **fields)
-
-
-def test_a_run_without_embeddings(prepared, inputs, tmp_path):
-    run = make_run("ict_bfs_wlp", inputs, shutil.copytree(prepared, tmp_path / "run"), **CHEAP)
-    with pytest.raises(UserError, match="encode"):
-        handed(run, "table")
-
-
-def test_another_folder(encoded, tmp_path):
-    config = encoded.config.copy_and_resolve_references()
-    config.handover.update(to="table", out=str(tmp_path / "out"))
-    execute(dataclasses.replace(encoded, config=config), "handover")
-    verify(tmp_path / "out" / "table")
-    assert not (encoded.folder / "handover" / "vertex").exists()

@@ -13,7 +13,7 @@ from support.handed_over import block_of, checks, made, questions, verify, writt
 from retrieval.common.errors import UserError
 from retrieval.export.vectors import folder
 from retrieval.export.vectors.metadata import Metadata
-from retrieval.export.vectors.targets import TARGETS, Target, register
+from retrieval.export.vectors.targets import TARGETS
 
 COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
@@ -148,21 +148,6 @@ def test_a_store_gets_the_manifest_last(tmp_path):
     with pytest.raises(UserError, match="something else is there"):
         write()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["local", "store"]
-
-
-def test_a_plugin_adds_a_target(tmp_path):
-    class Lines(Target):
-        name, title = "lines", "lines of ids"
-
-        def write(self, place, vectors, queries):
-            (place.folder / "ids.json").write_text(json.dumps(block_of(vectors).ids))
-            return {"ids.json": vectors.rows}
-
-    register(Lines)
-    try:
-        assert json.loads((written("lines", tmp_path, *made()) / "ids.json").read_text()) == block_of(made()[0]).ids
-    finally:
-        TARGETS._entries.pop("lines")
 
 
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):

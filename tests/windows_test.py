@@ -40,7 +40,7 @@ class Counted:
 @pytest.mark.parametrize("k", [7, 75])
 def test_as_the_maximum_over_all_windows(k, monkeypatch):
     monkeypatch.setattr(windows, "_BATCH", 10)
-    for seed in range(3):
+    for seed in range(2):
         windows_WE, owners_W, queries_QE = collection(seed)
         scores, rows = WindowIndex(ExactIndex(windows_WE), owners_W).search(queries_QE, k)
         expected_scores, expected_rows = brute_force(windows_WE, owners_W, queries_QE, k)

@@ -43,10 +43,9 @@ def with_module(folder, **score):
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder", **IDENTITY}))
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_one_row_is_the_softmax_over_all_tokens(tied, inputs, tmp_path):
+def test_one_row_is_the_softmax_over_all_tokens(inputs, tmp_path):
     """p(yes) of the two answers, by their words; one document is cut."""
-    wanted = expected(*judges.write(tmp_path / "judge", tied))
+    wanted = expected(*judges.write(tmp_path / "judge", tied=False))
     reranker = opened(inputs, tmp_path)
     found = reranker.scores(judges.QUERIES, judges.DOCUMENTS)
     assert np.ptp(found) > 0.01

@@ -21,7 +21,7 @@ from retrieval.common.errors import UserError
 _WHOSE = "." if (REPOSITORY / "setup.py").exists() else "retrieval-jax"
 
 TRAIN = "train"
-_OF_TRAINING = ("clu", "ir_measures", "matplotlib", "seqio", "tensorflow")
+_OF_TRAINING = ("clu", "seqio", "tensorflow")
 
 
 class _Late(ModuleType):
@@ -53,11 +53,11 @@ def check_training(run: Any) -> None:
     """Checks, before a run begins, that what its stages need is there; any run.
 
     Raises:
-      UserError: a package that prepares, trains or evaluates is missing.
+      UserError: a package that prepares examples or trains is missing.
     """
     for package in _OF_TRAINING:
         if importlib.util.find_spec(package) is None:
-            raise missing("a run that prepares, trains or evaluates", package, TRAIN)
+            raise missing("a run that prepares examples or trains", package, TRAIN)
 
 
 def package(what: str, name: str, extra: str) -> Any:

@@ -39,6 +39,7 @@ REMOVED |= {
     "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
+    "model.learned_scale": "The temperature of cosines is a constant: set config.train.temperature, such as 0.05.",
     "runs.third": "Three columns are MS MARCO's, the last one a rank; write scores as a TREC run of six columns.",
     "search": "--stage=search shows five hits; leave it out. In Python search() takes k.",
     "serve.origins": "A proxy before the server may let pages of other sites read answers (CORS); leave it out.",

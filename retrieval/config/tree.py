@@ -84,7 +84,6 @@ _REFRESH = _table("kind of refresh", "runs.fitting.refresh_kind.REFRESHES")
 _FLOAT, _FALSE = choice("float32", "bfloat16"), choice("", "absolute", "relative")
 _HELD_OUT = number("0, or a share from 0.0001 to below 1, such as 0.01", lambda n: n == 0 or 0.0001 <= n < 1)
 _OR_AS_DROPOUT = number("a number of at least 0 and below 1, or -1", lambda n: 0 <= n < 1 or n == -1)
-_SCALE = number("0, or a number above 0 and at most 100", lambda n: 0 <= n <= 100)
 _TWO = whole_numbers("two whole numbers, such as (3, 3)", 0)
 _SIZES = whole_numbers("sizes of embeddings, ascending to all dimensions: a tuple such as (64, 256, 768)", 1)
 _WORDS = names("one name or more, such as \"('bm25',)\"", bool)
@@ -239,7 +238,6 @@ declare(
     head=Field((), _LAYERS, "layers behind the pooling, in place of embed_dim and embed_norm", goes_with=_TRANSFORMER),
     truncate_dim=Field(0, whole(0), "dimensions of an embedding that are kept, the first ones; 0: all"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1, after they are truncated"),
-    learned_scale=Field(0.0, _SCALE, "first value of a learned factor of scores, for train.temperature; 0: none"),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     token_types=Field("texts", choice("texts", "sides"), "0 and 1: title and text, or query and document (RepBERT)"),
     # How it is computed.

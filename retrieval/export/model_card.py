@@ -203,10 +203,11 @@ def _notes(kind: Kind, trained: ConfigDict, vocabulary: Vocabulary, named: Mappi
 def _note_of_tei(model: Any) -> str:
     """Whether Text Embeddings Inference serves the folder of towers, and how; Markdown."""
     layers = two_tower.head_of(model.embed_dim, model.embed_norm, model.head)
+    activations = {layer.activation for layer in layers if layer.kind == DENSE} - {*_TEI_ACTIVATIONS}
     lacks = {  # it would stop at these, or leave them out without a word
         "LayerNorm behind the pooling": any(layer.kind == LAYER_NORM for layer in layers),
         "normalisation before a dense layer": any(layer.kind == NORMALIZE for layer in layers),
-        "such activation": any(layer.kind == DENSE and layer.activation not in _TEI_ACTIVATIONS for layer in layers),
+        **{f"{name} behind a dense layer": True for name in sorted(activations)},
         f"pooling `{model.pooling}`": model.pooling not in _TEI_POOLINGS,
         "pooling without the prompt": any(model.pool_from),
         f"encoder of the family {model.family}": model.family in _NO_TEI,

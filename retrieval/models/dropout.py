@@ -29,7 +29,9 @@ def row_keys(x_R: jax.Array, key: jax.Array) -> jax.Array:
     """A key of its own for each row, uint32 [R], where the rows are."""
     bits_R = jax.random.bits(key, x_R.shape[:1], jnp.uint32)
     # Not by `out_sharding`: JAX 0.11 then fails where a layer keeps them for the gradient and the loop is unrolled.
-    return bits_R if jax.sharding.get_abstract_mesh().empty else jax.reshard(bits_R, _of_rows(x_R))
+    sharding = jax.typeof(x_R).sharding
+    alone = jax.sharding.get_abstract_mesh().empty
+    return bits_R if alone else jax.reshard(bits_R, sharding.update(spec=P(*sharding.spec[:1])))
 
 
 def kept(rows_R: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
@@ -46,12 +48,6 @@ def left(x_R: jax.Array, rows_R: jax.Array | None, rate: float) -> jax.Array:
 def split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
     """As many keys as are needed; None for each where there is no key."""
     return [None] * count if key is None else jax.random.split(key, count)
-
-
-def _of_rows(x_R: jax.Array) -> jax.sharding.NamedSharding:
-    """How devices share the rows of an array."""
-    sharding = jax.typeof(x_R).sharding
-    return sharding.update(spec=P(*sharding.spec[:1]))
 
 
 def _places(shape: tuple[int, ...]) -> jax.Array:

@@ -71,13 +71,9 @@ class EncoderFolder:
         """
         model_folder.check_sums(path)
         place = model_folder.encoder_folder(Path(path))
-        config_path = families.config_of(place)
-        folder = cls(Path(path), place, *families.read(config_path))
-        if model_folder.base_of(place):  # an adapter may have a table of more tokens than its base
-            table = folder._shapes.get(folder._weight("token_embedding"))
-            if table is not None and len(table) > folder.sizes["vocab_size"]:
-                folder = dataclasses.replace(folder, sizes={**folder.sizes, "vocab_size": len(table)})
-        folder._check_shapes(config_path)
+        config = families.config_of(place)
+        folder = cls(Path(path), place, *families.read(config))
+        folder._check_shapes(config)
         return folder
 
     @property
@@ -233,7 +229,7 @@ class EncoderFolder:
 
     def _read(self, values: bool) -> dict[str, np.ndarray]:
         """The weights under the names of the family, without those that have no place in a model of ours."""
-        family, tensors, unused = FAMILIES[self.family], {}, []
+        family, tensors = FAMILIES[self.family], {}
         base = model_folder.base_of(self.place)
         published = tensor_files.read(base or self.place, values)
         if base:
@@ -244,13 +240,11 @@ class EncoderFolder:
         for original, tensor in published.items():
             name = family.name(original)
             if re.search(family.unused, name) or (has_head and _UNUSED_POOLER.match(original)):
-                unused.append(name)
+                _log.debug("%s: not used: %s", self.path, name)
             elif name in tensors and not np.array_equal(tensors[name], tensor):
                 raise UserError(f"{self.path}: two of its tensors are {name}; copy it again")
             else:
                 tensors[name] = tensor
-        if unused and values:
-            _log.info("%s: not used: %s", self.path, ", ".join(sorted(unused)))
         if self.family == "distilbert":
             of_type = next(iter(tensors.values())).dtype if tensors else np.float32
             zeros = np.broadcast_to(np.zeros((), of_type), (1, self.sizes["hidden_size"]))

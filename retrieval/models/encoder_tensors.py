@@ -84,7 +84,7 @@ def to_tensors(params: Mapping[str, Any], names: TensorNames) -> dict[str, np.nd
             if name:
                 whole, _, part = name.partition(_PART)
                 tensors[whole][part] = tensor.T if path.endswith("/kernel") else tensor
-    return {name: np.concatenate([parts[part] for part in sorted(parts)]) for name, parts in tensors.items()}
+    return {name: np.ascontiguousarray(np.concatenate([x[n] for n in sorted(x)])) for name, x in tensors.items()}
 
 
 def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], names: TensorNames, source: str) -> None:

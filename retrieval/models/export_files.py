@@ -25,14 +25,7 @@ from retrieval.common import files
 from retrieval.common.runtime.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.models import encoder_folder, encoder_tensors, tensor_files
 from retrieval.models.encoder_tensors import TensorNames
-from retrieval.models.module_folder import (
-    ACTIVATIONS,
-    MODEL,
-    POOLINGS,
-    SETTINGS,
-    TITLES,
-    TRUNCATED,
-)
+from retrieval.models.module_folder import ACTIVATIONS, MODEL, POOLINGS, SETTINGS, TITLES, TRUNCATED
 from retrieval.models.tower_head import DENSE, KINDS, LAYER_NORM, NORMALIZE, TENSORS, Layer
 from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower

@@ -61,11 +61,10 @@ def check(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = F
 def check_device(form: str, device: Any, head_size: int) -> None:
     """Checks that a device has a kernel for heads of a size, where attention is to be fused."""
     if form == "fused" and _kernel_of(device, head_size) is None:
-        raise UserError(
-            f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' and heads of "
-            f"{head_size} (TPUs have one from v5e on; GPUs for heads of at most 128 from compute capability 8.0 on, of "
-            "256 from 9.0 on): set it to auto"
+        problem = (
+            f"no kernel for a device of kind '{device.device_kind}' and heads of {head_size} (TPUs have one from v5e"
         )
+        raise UserError(f"config.model.attention=fused: {problem} on, GPUs from capability 8.0 on): set it to auto")
 
 
 def kernel_for(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = False) -> Kernel | None:
@@ -99,9 +98,8 @@ def splash(
     _, N, D, L = query_RNDL.shape
     is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
     block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
-    layouts: dict[str, Any] = dict.fromkeys(
-        ("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR
-    )  # nothing is transposed
+    # Nothing is transposed.
+    layouts: dict[str, Any] = dict.fromkeys(("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR)
     blocks: dict[str, Any] = dict.fromkeys(("block_q", "block_kv", "block_q_dkv", "block_kv_dkv"), block)
     # One backward kernel takes less time than two, but goes over the blocks that no window has, and keeps the gradient
     # of queries once for every block of keys.
@@ -135,15 +133,15 @@ def cudnn(
 
 def _refusal(dtype: str, head_size: int, rate: float, has_bias: bool) -> str:
     """Why no kernel computes such attention; empty where one does."""
-    if has_bias:
-        return "kernels have no bias by the distance of tokens, which this family has: set it to auto"
-    if rate:
-        return f"kernels have no dropout on attention, which is {rate}: set config.model.attention_dropout=0 or auto"
-    if dtype != "bfloat16":
-        return f"kernels compute in bfloat16, and config.model.dtype is {dtype}: set it to bfloat16, or auto"
-    if head_size % _HEAD_SIZE:
-        return f"kernels take heads of a multiple of {_HEAD_SIZE}, and these have {head_size}: set it to auto"
-    return ""
+    reasons = {
+        "kernels have no bias by the distance of tokens, which this family has: set it to auto": has_bias,
+        f"kernels have no dropout on attention, which is {rate}: set config.model.attention_dropout=0 or auto": rate,
+        f"kernels compute in bfloat16, and config.model.dtype is {dtype}: set it to auto": dtype != "bfloat16",
+        f"kernels take heads of a multiple of {_HEAD_SIZE}, and these have {head_size}: set it to auto": (
+            head_size % _HEAD_SIZE
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _kernel_of(device: Any, head_size: int) -> Kernel | None:

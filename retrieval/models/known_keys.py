@@ -1,6 +1,6 @@
 """Settings of other people's models: a key that may change a result and is not known here is refused by name."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ def check(path: Path, record: Mapping[str, Any], known: Mapping[str, Any]) -> di
             )
         # A list is no member of a set, and True is equal to 1.
         if (values := known[key]) is not ANY and not any(type(value) is type(one) and value == one for one in values):
-            raise UserError(f"{path}: {key} is {shown(value)}; only {_listed(values)} is understood here")
+            raise UserError(
+                f"{path}: {key} is {shown(value)}; only {' or '.join(map(repr, values)) or 'null'} is understood here"
+            )
     return {key: value for key, value in record.items() if value is not None}
 
 
@@ -61,7 +63,3 @@ def shown(value: Any) -> str:
     """A value for a message, which may be long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _listed(values: Collection[Any]) -> str:
-    return " or ".join(map(repr, values)) or "null"

@@ -124,16 +124,12 @@ def merged(params: Mapping[str, Any], scale: float) -> dict[str, Any]:
     flat = _flat(params)
     for path in [path for path in flat if path[-1] == A]:
         module = path[:-1]
-        a, b = (flat.pop((*module, side)) for side in (A, B))
-        flat[*module, "kernel"] = _merge(flat[*module, "kernel"], a, b, scale)
+        # On the host: a product of a TPU is not of float32 by itself, and the axes are sharded differently.
+        a_NIR, b_NRO = (np.asarray(flat.pop((*module, side)), np.float32) for side in (A, B))
+        kernel_NIO = flat[*module, "kernel"]
+        merged_NIO = np.asarray(kernel_NIO).astype(np.float32) + scale * (a_NIR @ b_NRO)
+        flat[*module, "kernel"] = jax.device_put(merged_NIO, kernel_NIO.sharding)
     return traverse_util.unflatten_dict({path: leaf.astype(jnp.float32) for path, leaf in flat.items()})
-
-
-def _merge(kernel_NIO: jax.Array, a_NIR: jax.Array, b_NRO: jax.Array, scale: float) -> jax.Array:
-    # On the host: a product of a TPU is not of float32 by itself, and the axes are sharded differently.
-    update_NIO = scale * (np.asarray(a_NIR, np.float32) @ np.asarray(b_NRO, np.float32))
-    value_NIO = np.asarray(kernel_NIO).astype(np.float32) + update_NIO
-    return jax.device_put(value_NIO, kernel_NIO.sharding)
 
 
 def _flat(params: Mapping[str, Any]) -> dict[tuple, Any]:

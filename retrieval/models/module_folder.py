@@ -19,6 +19,7 @@ from retrieval.common.runtime.model_folder import MODULES, Module
 from retrieval.models import known_keys, tensor_files, tower_head
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoder_folder import EncoderFolder
+from retrieval.models.encoders.family import CONFIG, MOST
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.tower_head import DENSE, NORMALIZE, TENSORS, Layer
 
@@ -45,8 +46,6 @@ POOLINGS = {
 _TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 _LENGTHS = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta")]
 _SWITCHES = (True, False)
-_CONFIG = "config.json"
-_MOST = 2**31 - 1
 _LEAST = 3  # tokens of a text: [CLS], [SEP] and one more
 # The inputs and outputs that modules have when each takes what the one before made.
 _CHAINED = {f"module_{end}_name": ("sentence_embedding",) for end in ("input", "output")}
@@ -123,7 +122,7 @@ class ModuleFolder:
             _log.info("%s: no %s: pooled by %s, as a %s usually is", path, MODULES, pooling, bert.family)
             return cls(path, bert, pooling, True, (), (), False, document, query)
         size = bert.sizes["hidden_size"]
-        pooling, include_prompt = _pooling(modules[1].folder / _CONFIG, size)
+        pooling, include_prompt = _pooling(modules[1].folder / CONFIG, size)
         behind = list(_layers(modules[2:], size))
         if normalize := bool(behind) and behind[-1][0] == Layer(NORMALIZE):
             behind.pop()
@@ -152,7 +151,7 @@ def settings(folder: Path, known: Mapping[str, Any] = SETTINGS_KEYS) -> dict[str
         raise UserError(f"{folder / SETTINGS}: prompts is {shown(prompts)}, and a text for each name is needed")
     record["prompts"] = prompts = {name: text or "" for name, text in prompts.items()}
     if TRUNCATED in record:
-        known_keys.whole(folder / SETTINGS, record, TRUNCATED, _MOST)
+        known_keys.whole(folder / SETTINGS, record, TRUNCATED, MOST)
     default = record.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise UserError(f"{folder / SETTINGS}: default_prompt_name is {shown(default)}, which is none of its prompts")
@@ -175,7 +174,7 @@ def _pooling(path: Path, size: int) -> tuple[str, bool]:
 def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]]:
     """The layers behind the pooling, each with its folder."""
     for kind, folder in modules:
-        path = folder / _CONFIG
+        path = folder / CONFIG
         if kind == "Dropout":
             known_keys.read(path, {"dropout": ANY}, optional=True)
             continue
@@ -184,7 +183,7 @@ def _layers(modules: Sequence[Module], size: int) -> Iterator[tuple[Layer, Path]
         expected = dict.fromkeys(TENSORS[layer.kind].values(), (size,))
         if kind == "Dense":
             activation = record.get("activation_function", "torch.nn.modules.activation.Tanh")  # the library's default
-            out = known_keys.whole(path, record, "out_features", _MOST)
+            out = known_keys.whole(path, record, "out_features", MOST)
             layer = Layer(DENSE, out, ACTIVATIONS[activation], record.get("bias", True))
             expected = {"linear.weight": (out, size), **({"linear.bias": (out,)} if layer.bias else {})}
         shapes = {name: x.shape for name, x in tensor_files.read(folder, values=False).items()} if expected else {}

@@ -86,8 +86,8 @@ class Adapter:
         for name, tensor in self.saved.items():
             ours = self._of(name, tensors, name if set(self.added) & set(name.split(".")) else "")
             if ours in tensors and tensors[ours].shape[1:] != tensor.shape[1:]:
-                shapes = f"{list(tensor.shape)}, and its base has {list(tensors[ours].shape)}"
-                raise UserError(f"{self.path}: {name} is {shapes}: {_ANOTHER}")
+                theirs = list(tensors[ours].shape)
+                raise UserError(f"{self.path}: {name} is {list(tensor.shape)}, and its base has {theirs}: {_ANOTHER}")
             merged[ours] = tensor
         for module, (a_RI, b_OR, scale) in self.matrices.items() if values else ():
             name = self._of(f"{module}.weight", tensors)

@@ -63,19 +63,15 @@ def frequencies(head_size: int, theta: float, scaling: str = "") -> np.ndarray:
             (factor,) = values
             return frequency / np.float32(factor)
         if kind == "llama3":
-            return _llama3(frequency, *values)
+            # Long waves are made longer, short ones stay, and between them it is a mixture.
+            factor, low, high, original = values
+            share = np.clip((original / (2 * math.pi / frequency) - low) / (high - low), 0, 1)
+            return ((1 - share) * frequency / factor + share * frequency).astype(np.float32)
     except (TypeError, ValueError) as error:
         raise UserError(f"rope_scaling {scaling!r} has not the numbers that its kind needs") from error
     if scaling:
         raise UserError(f"rope_scaling {scaling!r} is neither linear:F nor llama3:F:LOW:HIGH:ORIGINAL")
     return frequency
-
-
-def _llama3(frequency: np.ndarray, factor: float, low: float, high: float, original: float) -> np.ndarray:
-    """Long waves are made longer, short ones stay, and between them it is a mixture."""
-    wave = 2 * math.pi / frequency
-    share = np.clip((original / wave - low) / (high - low), 0, 1)
-    return ((1 - share) * frequency / factor + share * frequency).astype(np.float32)
 
 
 class RelativeBias(nnx.Module):

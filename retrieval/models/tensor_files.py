@@ -77,8 +77,6 @@ def _weight_map(path: Path) -> dict[str, str]:
     for name in set(names.values()):
         if not _PART_NAME.fullmatch(name):
             raise UserError(f"{path}: {name[:80]!r} is no name of a file of weights; copy it again")
-        if not (path.parent / name).is_file():
-            raise UserError(f"{path.parent / name}: missing, though {path.name} names it; copy it again")
     return names
 
 
@@ -137,7 +135,11 @@ def _read_torch(path: Path, values: bool) -> dict[str, np.ndarray]:
         tensors = torch.load(path, map_location="cpu" if values else "meta", weights_only=True)
     if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
         raise UserError(f"{path}: no dict of tensors by name; {_CONVERT}")
-    if others := [name for name, tensor in tensors.items() if not _is_plain(tensor, torch)]:
+    plain = {
+        name: isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_quantized
+        for name, x in tensors.items()
+    }
+    if others := [name for name, is_plain in plain.items() if not is_plain]:
         raise UserError(f"{path}: {others[0][:80]!r} is no plain tensor; {_CONVERT}")
     if not values:
         return {name: _shaped(tensor.shape) for name, tensor in tensors.items()}
@@ -156,10 +158,6 @@ def _import_torch(path: Path) -> Any:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")
     return torch
-
-
-def _is_plain(tensor: Any, torch: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 _READERS: Mapping[str, Callable[[Path, bool], dict[str, np.ndarray]]] = {

@@ -54,9 +54,7 @@ class Text:
         cls, ids: jax.Array, types: jax.Array, segments: jax.Array, positions: jax.Array, starts_GC: jax.Array
     ) -> "Text":
         """Packed texts, from arrays [G, R / G, L]."""
-        rows = (reshape_rows(x, -1, x.shape[-1]) for x in (ids, types, segments, positions))
-        ids, types, segments, positions = rows
-        return cls(ids, types, segments, positions, starts_GC)
+        return cls(*(reshape_rows(x, -1, x.shape[-1]) for x in (ids, types, segments, positions)), starts_GC=starts_GC)
 
 
 def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:

@@ -29,7 +29,6 @@ ACTIVATIONS = {
     "sigmoid": jax.nn.sigmoid,
     "silu": jax.nn.silu,
 }
-NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 _NO_BIAS = "no_bias"
 _ATTRIBUTES = {DENSE: "projection", LAYER_NORM: "norm"}
@@ -86,7 +85,7 @@ def make(layer: Layer, size: int, rngs: Rngs | nnx.Rngs) -> Any:
     """The module with the parameters of a layer, of inputs of a size."""
     if layer.kind == DENSE:
         return nnx.Linear(size, layer.size, use_bias=layer.bias, kernel_init=INIT, rngs=rngs)
-    return LayerNorm(size, epsilon=NORM_EPSILON, rngs=rngs)
+    return LayerNorm(size, epsilon=1e-5, rngs=rngs)  # PyTorch's epsilon, which ANCE has
 
 
 def apply(layer: Layer, module: Any, x_BE: jax.Array) -> jax.Array:

@@ -166,9 +166,9 @@ class Layer(nnx.Module):
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
         activation = ACTIVATIONS[self.config.architecture.activation]
-        if self.config.architecture.gated:
-            return self.mlp_out(activation(self.mlp_gate(x_RLH)) * self.mlp_in(x_RLH))
-        return self.mlp_out(activation(self.mlp_in(x_RLH)))
+        gated = self.config.architecture.gated
+        hidden = activation(self.mlp_gate(x_RLH)) * self.mlp_in(x_RLH) if gated else activation(self.mlp_in(x_RLH))
+        return self.mlp_out(hidden)
 
     def _add(
         self,

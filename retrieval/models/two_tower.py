@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +37,6 @@ class TowerConfig:
         (0) from documents (1).
       pool_from: the first token of a query, and of a document, that the pooling takes.
       truncate_dim: how many dimensions of an embedding are kept, the first ones; 0 for all.
-      learned_scale: what a loss multiplies scores by before the first step, where that is learned; 0 where it is not.
     """
 
     encoder: str
@@ -52,7 +50,6 @@ class TowerConfig:
     token_types: str = "texts"
     pool_from: Sequence[int] = (0, 0)
     truncate_dim: int = 0
-    learned_scale: float = 0.0
 
 
 class Tower(nnx.Module):
@@ -128,9 +125,8 @@ class BowMlp(nnx.Module):
         self.hidden = nnx.Linear(config.hidden_size, config.mlp_size, rngs=rngs)
         self.output = nnx.Linear(config.mlp_size, embed_dim, rngs=rngs)
 
-    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
-        """Embeddings, float32 [B, E]. There is no dropout: the key is accepted as every encoder accepts it."""
-        del dropout_key
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None, pool_from: int = 0) -> jax.Array:
+        """Embeddings, float32 [B, E], of all tokens. There is no dropout."""
         mean_BH = mean(token_vectors(self.token_embedding.embedding[...], text.ids_RL), text)
         return self.output(jax.nn.tanh(self.hidden(mean_BH)))
 
@@ -138,8 +134,7 @@ class BowMlp(nnx.Module):
 class TwoTower(nnx.Module):
     """Queries and documents to embeddings, by two towers or, where `document_tower` is None, by one.
 
-    A tied model has no attribute `document_tower`: one module under two names would be two in a tree. With a learned
-    scale it has the parameter `log_scale`, which losses alone read.
+    A tied model has no attribute `document_tower`: one module under two names would be two in a tree.
     """
 
     def __init__(self, config: TowerConfig, query_tower: Tower | BowMlp, document_tower: Tower | BowMlp | None = None):
@@ -148,13 +143,6 @@ class TwoTower(nnx.Module):
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
-        if config.learned_scale:
-            self.log_scale = nnx.Param(jnp.log(jnp.float32(config.learned_scale)))
-
-    @property
-    def scale(self) -> jax.Array | None:
-        """What a loss multiplies scores by, at most 100, with its gradient (Radford et al. 2021); None: not learned."""
-        return jnp.exp(_at_most(self.log_scale[...], math.log(100))) if hasattr(self, "log_scale") else None
 
     @property
     def is_one(self) -> bool:
@@ -174,8 +162,7 @@ class TwoTower(nnx.Module):
         return self._encode(tower, text, _fold_in(dropout_key, 1), self.pool_from[1])
 
     def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None, pool_from: int) -> jax.Array:
-        options = {"pool_from": pool_from} if pool_from else {}  # which a BoW-MLP does not have
-        return self.finished(tower(text, dropout_key=dropout_key, **options))
+        return self.finished(tower(text, dropout_key=dropout_key, pool_from=pool_from))
 
     def finished(self, embedding_BE: jax.Array) -> jax.Array:
         """What a tower gives, with the dimensions and the length that embeddings have."""
@@ -224,18 +211,6 @@ ENCODERS = {
     "transformer": _transformer,
     "bow_mlp": lambda config, rngs: BowMlp(BowConfig(**config.sizes), config.embed_dim, rngs=rngs),
 }
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _at_most(value: jax.Array, limit: float) -> jax.Array:
-    """The value or the limit. Above that a gradient passes which makes the value less: it can come back."""
-    return jnp.minimum(value, limit)
-
-
-_at_most.defvjp(
-    lambda value, limit: (jnp.minimum(value, limit), value >= limit),
-    lambda limit, is_above, gradient: (jnp.where(is_above & (gradient < 0), 0, gradient),),
-)
 
 
 def _fold_in(key: jax.Array | None, number: int) -> jax.Array | None:

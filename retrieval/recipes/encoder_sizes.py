@@ -32,27 +32,21 @@ def size_fields(config: ConfigDict) -> dict[str, Any]:
     return {f"model.{name}": config.model[name] for name in names}
 
 
+_SAME = (
+    *("num_layers", "hidden_size", "num_heads", "mlp_size", "layer_norm_epsilon", "dropout", "attention_dropout"),
+    *("attention", "dtype", "products", "unroll"),
+)
+
+
 def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
-    """The arguments of `TransformerConfig`."""
-    model = config.model
-    switches = architecture_of(model)
-    return dict(
+    """The arguments of `TransformerConfig`; those of `_SAME` are fields of `config.model` by the same name."""
+    model, switches = config.model, architecture_of(config.model)
+    return {name: model[name] for name in _SAME} | dict(
         vocab_size=vocab_size,
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_heads=model.num_heads,
-        mlp_size=model.mlp_size,
         max_length=position_count(config),
         type_vocab_size=model.type_vocab_size if switches.token_types else 1,
-        layer_norm_epsilon=model.layer_norm_epsilon,
         architecture=switches,
-        dropout=model.dropout,
-        attention_dropout=model.attention_dropout,
-        attention=model.attention,
-        dtype=model.dtype,
-        products=model.products,
         remat=remat_for(model.remat, model.num_layers, model.hidden_size),
-        unroll=model.unroll,
         lora_scale=adapter_scale(config),
         lora_dropout=config.train.lora.dropout,
     )
@@ -65,11 +59,7 @@ def adapter_scale(config: ConfigDict) -> float:
 
 
 def architecture_of(model: ConfigDict) -> Architecture:
-    """The architecture that the group `model` of a config has for its encoder.
-
-    Raises:
-      UserError: an unknown family or switch.
-    """
+    """The architecture that the group `model` of a config has for its encoder."""
     family = FAMILIES.find(model.family, "config.model.family")
     return architecture.with_switches(family.architecture, model.switches)
 

@@ -349,11 +349,8 @@ def check_chunks(recipe: Recipe, devices: int) -> None:
         return
     if not sizes:
         raise UserError(f"config.train.chunk_size={size}: {recipe.label} takes the whole batch at a time: set 0")
-    lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-    raise UserError(
-        f"config.train.chunk_size={size} must divide config.train.batch_size={rows}, and be a multiple of the number "
-        f"of devices, {devices}{lane}: take {next_to(size, sizes)}"
-    )
+    what = f"must divide config.train.batch_size={rows}, and have whole lanes on each of {devices} devices"
+    raise UserError(f"config.train.chunk_size={size} {what}: take {next_to(size, sizes)}")
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:
@@ -376,9 +373,9 @@ def check_encoder(model: ConfigDict) -> None:
     if model.encoder != "transformer":
         return
     architecture = architecture_of(model)
-    if model.hidden_size % (heads := model.num_heads) and not architecture.head_size:
-        fitting = multiples(model.hidden_size, heads)
-        raise UserError(f"config.model.hidden_size={model.hidden_size}: {heads} heads do not divide it: take {fitting}")
+    if model.hidden_size % model.num_heads and not architecture.head_size:
+        what = f"config.model.hidden_size={model.hidden_size} is not a multiple of num_heads={model.num_heads}"
+        raise UserError(f"{what}: take {multiples(model.hidden_size, model.num_heads)}")
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
 

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
-from retrieval.config.fields import declared, values_of
+from retrieval.config.fields import values_of
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers
@@ -32,9 +32,7 @@ from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Loss
-
-_SCALE = "model.learned_scale"
+from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
 
 class TwoTowerRecipe(PairRecipe):
@@ -45,7 +43,7 @@ class TwoTowerRecipe(PairRecipe):
     gives = (EMBEDDINGS, SCORES)
     metrics = POOL_METRICS
     validator = "pool"
-    options = (*PairRecipe.options, _SCALE, matryoshka.SIZES)
+    options = (*PairRecipe.options, matryoshka.SIZES)
     head = ("model.embed_dim", "model.embed_norm", "model.head", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
@@ -64,7 +62,6 @@ class TwoTowerRecipe(PairRecipe):
         if value and not self.config.model.normalize:
             raise UserError(f"config.{of_cosines}={value} compares cosines: set config.model.normalize=True")
         matryoshka.check_sizes(tuple(self.config.train.matryoshka), towers.embedding_size(self.config.model))
-        _check_scale(self.config.model.learned_scale, self.config.train, self.named_loss)
         if getattr(self.named_loss, "log_q", False) and (rate := self.config.data.rates.quadruplets):
             why = f"nobody counts how often config.data.rates.quadruplets={rate:g} draws a negative"
             raise UserError(f"config.train.log_q=True: {why}: set one of the two back")
@@ -76,7 +73,7 @@ class TwoTowerRecipe(PairRecipe):
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """All of other towers; both towers start from the encoder of another model."""
         if isinstance(trained, TwoTower):
-            copy_parameters(trained, model, shared=(trained.scale is None) != (model.scale is None))
+            copy_parameters(trained, model)
         else:
             two_tower.init_encoders(model, encoder_of(trained))
 
@@ -99,9 +96,7 @@ class TwoTowerRecipe(PairRecipe):
                 query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
                 document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
                 document_BKE = reshape_rows(document_RE, B, K, -1)
-            scale = {} if model.scale is None else {"scale": model.scale}
-            loss_B, metrics = loss(query_BE, document_BKE, {**batch, **scale})
-            metrics |= {name: jnp.zeros_like(loss_B) + value for name, value in scale.items()}
+            loss_B, metrics = loss(query_BE, document_BKE, batch)
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
@@ -124,25 +119,13 @@ def _embed_together(
     model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array, chunk_size: int
 ) -> tuple[jax.Array, jax.Array]:
     """Queries [B, E] and their documents [B, K, E] of a model with one tower, in one call of it."""
-    fields = {
-        f"text{part}": jnp.concatenate([batch[f"query{part}"][:, None], batch[f"document{part}"]], axis=1)
-        for part in ("", "_types")
-        if f"query{part}" in batch
-    }
+    parts = [part for part in ("", "_types") if f"query{part}" in batch]
+    sides = {part: (batch[f"query{part}"][:, None], batch[f"document{part}"]) for part in parts}
+    fields = {f"text{part}": jnp.concatenate(both, axis=1) for part, both in sides.items()}
     B, K = batch["document_id"].shape
     text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
     text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
     return text_BTE[:, 0], text_BTE[:, 1:]
-
-
-def _check_scale(scale: float, train: ConfigDict, loss: Loss) -> None:
-    if scale and not loss.learns_scale:
-        able = " or ".join(name for name in sorted(LOSSES) if LOSSES[name].learns_scale)
-        raise UserError(
-            f"config.model.learned_scale={scale:g}: {train.loss} learns no scale: set 0, or train.loss={able}"
-        )
-    if scale and train.temperature != declared()[TEMPERATURE].default:
-        raise UserError(f"config.model.learned_scale={scale:g} is in place of config.train.temperature: set one back")
 
 
 def _check_pooled(config: ConfigDict) -> None:
@@ -156,9 +139,7 @@ def _check_embeddings(model: Any) -> None:
         check_sees_all(model, "config.model.pooling=cls takes the first of them: set config.model.pooling=last")
     has_types = model.encoder == "transformer" and architecture_of(model).token_types
     if model.token_types == "sides" and (not has_types or model.type_vocab_size < 2):
-        raise UserError(
-            "config.model.token_types=sides takes two token types, which this encoder lacks: set it to texts"
-        )
+        raise UserError("config.model.token_types=sides takes two token types: this encoder has not two: set 'texts'")
     if model.head and (model.embed_dim or model.embed_norm):
         what = "is all that follows the pooling: set config.model.embed_dim=0 and config.model.embed_norm=False"
         raise UserError(f"config.model.head={tuple(model.head)} {what}")

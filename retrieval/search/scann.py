@@ -117,8 +117,8 @@ class ScannIndex:
         rows, scores = self._searcher.search_batched_parallel(queries_QE, wanted, rescored, self._searched(wanted))
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)
-        found = np.where(missing, np.float32(-np.inf), scores), np.where(missing, np.int32(-1), rows.astype(np.int32))
-        return merge([found], len(queries_QE), k)
+        lists = np.where(missing, np.float32(-np.inf), scores), np.where(missing, np.int32(-1), rows.astype(np.int32))
+        return merge([lists], len(queries_QE), k)
 
 
 @register

@@ -30,9 +30,9 @@ class SparseIndex:
     def search(self, queries_QV: scipy.sparse.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The `k` best passages for each query, ties to the smaller row; only passages that share a term with it."""
         # Of the weights' type of indices: where types differ, SciPy copies those of all weights.
-        kind, given = self.weights.indices.dtype, queries_QV
-        arrays = given.data, given.indices.astype(kind, copy=False), given.indptr.astype(kind, copy=False)
-        queries: Any = scipy.sparse.csr_array(arrays, shape=given.shape)
+        kind, indices, ends = self.weights.indices.dtype, queries_QV.indices, queries_QV.indptr
+        arrays = queries_QV.data, indices.astype(kind, copy=False), ends.astype(kind, copy=False)
+        queries: Any = scipy.sparse.csr_array(arrays, shape=queries_QV.shape)
         scores_QK, rows_QK = no_results(queries.shape[0], k)
         for query, (scores, rows) in enumerate(self._results(queries, k)):
             scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows

@@ -84,12 +84,7 @@ class Guard:
     """An ASGI application before another one."""
 
     def __init__(
-        self,
-        app: Any,
-        hosts: Sequence[str],
-        seconds: Mapping[str, float],
-        engine: Engine,
-        keys: Keys | None = None,
+        self, app: Any, hosts: Sequence[str], seconds: Mapping[str, float], engine: Engine, keys: Keys | None = None
     ):
         """Args:
         hosts: names that requests may ask for; none for any.

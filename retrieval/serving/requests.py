@@ -99,11 +99,8 @@ class Operation(NamedTuple):
         """
         if not self.fields:
             return {}  # whatever a monitor adds to the address
-        fields, is_post, address = (
-            {field.name: field for field in self.fields},
-            self.method == "POST",
-            request.query_params,
-        )
+        fields, is_post = {field.name: field for field in self.fields}, self.method == "POST"
+        address = request.query_params
         if is_post and not self.is_foreign and address:
             raise UserError(f"'{_shown(next(iter(address)))}' is in the address: a POST has its fields in its body")
         if not is_post and (twice := [name for name in address if len(address.getlist(name)) > 1]):
@@ -113,9 +110,8 @@ class Operation(NamedTuple):
         if is_post:
             values = await _body(request, limits.inputs_body if self.is_foreign else limits.body)
         if self.is_foreign:  # some clients let people choose the address alone
-            values = {
-                name: value for name, value in (of_address | values).items() if name in fields and value is not None
-            }
+            both = (of_address | values).items()
+            values = {name: value for name, value in both if name in fields and value is not None}
         for name in values:
             if name not in fields:
                 raise unknown_name("field", name[:100], fields)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.common import files, libraries
+from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts
 from retrieval.data.sets import answers, beir, relevance
@@ -277,7 +277,7 @@ STAGES.register(
     Stage(
         evaluate,
         check_config=(check,),
-        check=(libraries.check_training, lambda run: ranked_lists.check_beginnings(run.config.runs.files)),
+        check=(lambda run: ranked_lists.check_beginnings(run.config.runs.files),),
         fields=("evaluate", "runs", "fuse"),
         reads=lambda config: (
             Read("sets", required=True, must_match=True),

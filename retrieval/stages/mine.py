@@ -20,6 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.fitting.refresh_kind import MINED
 from retrieval.runs.pairs import hard_negatives, pair_negatives
 from retrieval.runs.pairs.hard_negatives import Searched
 from retrieval.runs.pipeline.records import details, read_record, record_of
@@ -167,7 +168,7 @@ STAGES.register(
         mine,
         check_config=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
         check=(check,),
-        fields=("mine.system", *hard_negatives.SETTINGS, *pair_negatives.FIELDS),
+        fields=("mine.system", *MINED, *pair_negatives.FIELDS),
         also_reads=("encode.batch_tokens", "encode.shard_size"),
         reads=of_fields(read, "mine.system", "mine.model"),
         files=lambda run: pair_negatives.inputs(run) if run.config.mine.model else run.vocabulary_inputs(),

@@ -20,7 +20,7 @@ from retrieval.runs.fitting import data_warnings
 from retrieval.runs.fitting.examples import check_shards, unlabelled
 from retrieval.runs.pipeline.records import details, is_done
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.stage import STAGES, Protected, Stage
+from retrieval.runs.pipeline.stage import ADOPT, STAGES, Protected, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         runner=fields.runner,
         beam_options=tuple(fields.beam_options),
         workers=fields.workers,
+        trains=ADOPT not in config.stages,
     )
     kind, _ = corpus_kind.kind_of(config.corpus)
     source = corpus_kind.open_source(config.corpus, values_of(config, kind.options), run.lock)
@@ -69,7 +70,12 @@ def shards_of(run: Run) -> int:
 
 
 def check_reader(writer: Run, reader: Run) -> None:
-    """Checks that the lanes of a run that trains on the corpus divide its shards."""
+    """Checks that there are, or will be, shards for a run that trains on the corpus, and that its lanes divide them."""
+    if ADOPT in writer.config.stages:
+        raise UserError(
+            f"the corpus of {writer.display_path} was prepared for a model that is not trained ('adopt' in "
+            "config.stages), without what training reads: prepare it again in another --workdir"
+        )
     check_shards(reader.config.data.lanes, shards_of(reader), "the corpus, config.prepare.shards")
 
 
@@ -93,6 +99,12 @@ def check_settings(config: ConfigDict) -> None:
         raise UserError(f"config.prepare.beam_options: '{wrong[0]}' is no flag such as '--region=europe-west4'")
 
 
+def check_packages(run: Run) -> None:
+    """Checks that there is what writes shards for training, where they are to be."""
+    if ADOPT not in run.config.stages:
+        libraries.check_training(run)
+
+
 def check_inputs(run: Run) -> None:
     """Checks the files of a corpus that is yet to be prepared, and of the vocabulary, by their beginnings."""
     if is_done(run, "prepare"):
@@ -109,7 +121,7 @@ STAGES.register(
     Stage(
         prepare_corpus,
         check_config=(check_settings,),
-        check=(libraries.check_training, check_inputs),
+        check=(check_packages, check_inputs),
         check_reader=check_reader,
         fields=(
             *("corpus", "vocab", "prepare.shard_size"),

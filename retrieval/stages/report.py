@@ -7,7 +7,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.common import libraries
 from retrieval.config import fields, tree
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
@@ -87,7 +86,8 @@ def _corpus(statistics: Details) -> Table:
     tasks = statistics["tasks"].items()
     rows = [[task.upper(), *map(counts.get, columns)] for task, counts in tasks if counts["pairs"]]
     notes = [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
-    return Table("Corpus: pairs to train on", ["task", *columns.values()], rows, "; ".join(notes))
+    title = "Corpus: pairs to train on" if rows else "Corpus"
+    return Table(title, ["task", *columns.values()], rows, "; ".join(notes))
 
 
 def _searches(evaluated: Details) -> Table:
@@ -139,7 +139,6 @@ STAGES.register(
     "report",
     Stage(
         write_report,
-        check=(libraries.check_training,),
         reads=(
             Read("evaluate", required=True),
             Read("rerank", optional=True),

@@ -4,24 +4,21 @@ Letters of shapes: B queries of the global batch, K candidates of each (the posi
 of the positive, by id, count in no loss.
 """
 
+import abc
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from retrieval.common.errors import UserError
-from retrieval.training.loss_kind import EMBEDDINGS, Batch, Loss, Metrics
+from retrieval.training.candidate_blocks import product
+from retrieval.training.loss_kind import EMBEDDINGS, SCORES, Batch, Loss, Metrics
 
 
 def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
     """The scores of an example's own documents, float32 [B, K]: what two towers say, for the losses of scores."""
-    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
-    return jnp.einsum(
-        "be,bke->bk",
-        query_BE.astype(jnp.float32),
-        document_BKE.astype(jnp.float32),
-        precision=jax.lax.Precision.HIGHEST,
-    )
+    return product("be,bke->bk", query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32))
 
 
 def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[jax.Array, Metrics]]:
@@ -29,6 +26,25 @@ def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[j
     if loss.compares == EMBEDDINGS:
         return loss
     return lambda query_BE, document_BKE, batch: loss(inner_products(query_BE, document_BKE), batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCandidates(Loss):
+    """A loss of the scores of an example's own documents, the positive's first, divided by a temperature."""
+
+    compares = SCORES
+    needs_negatives = True
+
+    temperature: float = 1.0
+
+    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+        """The loss [B], and the metrics of `compared`."""
+        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+        return self.of_scores(score_BK, ids_BK, batch), compared(score_BK, ids_BK)
+
+    @abc.abstractmethod
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """The loss [B] of scores that have been divided."""
 
 
 def divided(score_BK: jax.Array, temperature: float) -> jax.Array:

@@ -21,13 +21,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint._src.path import atomicity
 from orbax.checkpoint._src.serialization import tensorstore_utils
-from orbax.checkpoint.checkpoint_managers import (
-    AnyPreservationPolicy,
-    BestN,
-    CustomSteps,
-    LatestN,
-    PreservationPolicy,
-)
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, CustomSteps, LatestN, PreservationPolicy
 from orbax.checkpoint.options import MultiprocessingOptions
 
 from retrieval.common import files
@@ -179,7 +173,7 @@ class Checkpointer:
           alone: this process reads by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), CustomSteps(tuple(named))]
-        score = (lambda scores: scores[best]) if best else None
+        score: Any = (lambda scores: scores[best]) if best else None
         if best:
             policies.append(BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False))
         process, alone_options = jax.process_index(), {}
@@ -196,19 +190,14 @@ class Checkpointer:
             multiprocessing_options=MultiprocessingOptions(process if alone else 0, **alone_options),
             create=not alone,
         )
-        self._folder = _absolute(folder)
+        self.folder = _absolute(folder)
         self._best, self._before = best, before
         self._saving: int | None = None
         self._handle: int | None = None
         try:
-            self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("state", "data"))
         except _UNREADABLE as error:
-            raise UserError(f"{self._folder}: a checkpoint is damaged, delete it and train again: {error}") from error
-
-    @property
-    def folder(self) -> Any:
-        """Where the steps lie."""
-        return self._folder
+            raise UserError(f"{self.folder}: a checkpoint is damaged, delete it and train again: {error}") from error
 
     def latest_step(self) -> int | None:
         """The newest finished step, or None."""
@@ -216,7 +205,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Every finished step that is there; one that a save under way will delete is, until that is whole."""
-        return steps_in(self._folder)
+        return steps_in(self.folder)
 
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
@@ -248,7 +237,7 @@ class Checkpointer:
             if not self._manager.is_saving_in_progress():
                 # The thread of a save that has ended may have taken its error, and tells who joins it.
                 self._manager.wait_until_finished()
-            if hosts.is_first() and not is_remote(self._folder):
+            if hosts.is_first() and not is_remote(self.folder):
                 self._check_folder()
 
     def restore(self, like: Any, data: Resumable | None = None, step: int | None = None) -> Any:
@@ -260,15 +249,15 @@ class Checkpointer:
         self.wait()
         step = self.latest_step() if step is None else step
         if step is None:
-            raise UserError(f"{self._folder}: no checkpoint; run the train stage first")
-        verify(self._folder / str(step), f"delete {self._folder / str(step)} and train again")
+            raise UserError(f"{self.folder}: no checkpoint; run the train stage first")
+        verify(self.folder / str(step), f"delete {self.folder / str(step)} and train again")
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         items = {"state": ocp.args.StandardRestore(abstract)} | ({"data": _DataArgs(data)} if data else {})
         try:
             restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         except _UNREADABLE as error:
-            raise UserError(f"{self._folder}/{step}: not a checkpoint of this model: {error}") from error
-        _log.info("restored step %d from %s", step, self._folder)
+            raise UserError(f"{self.folder}/{step}: not a checkpoint of this model: {error}") from error
+        _log.info("restored step %d from %s", step, self.folder)
         return restored["state"]
 
     def wait(self) -> None:
@@ -282,29 +271,29 @@ class Checkpointer:
             self._manager.close()
         if self._handle is not None:
             os.close(self._handle)
-        if hosts.is_first() and not is_remote(self._folder):
-            files.remove(self._folder / _TRASH)
+        if hosts.is_first() and not is_remote(self.folder):
+            files.remove(self.folder / _TRASH)
 
     def _check_folder(self) -> None:
         """Orbax would make a folder that was deleted anew, with one step in it and without what else a run has."""
         if self._handle is None:
-            self._handle = os.open(self._folder, os.O_RDONLY)  # while it is open, no other folder has its number
-        if not self._folder.exists() or not os.path.samestat(os.fstat(self._handle), os.stat(self._folder)):
+            self._handle = os.open(self.folder, os.O_RDONLY)  # while it is open, no other folder has its number
+        if not self.folder.exists() or not os.path.samestat(os.fstat(self._handle), os.stat(self.folder)):
             raise FileNotFoundError("its folder was moved or deleted meanwhile")
 
     def _seal(self) -> None:
         """Writes the manifest of a step that is complete but for its name; Orbax calls it in the thread that saves."""
         if not hosts.is_first():
             return
-        if is_remote(self._folder):
-            step = Store(f"{self._folder}/{self._saving}")
+        if is_remote(self.folder):
+            step = Store(f"{self.folder}/{self._saving}")
             sums = {name: sum for name, sum in step.sums().items() if name not in _LATE}
             step.write(files.MANIFEST, json.dumps(sums, indent=2).encode())
             return
-        (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
+        (unnamed,) = self.folder.glob("*.orbax-checkpoint-tmp*")
         # Orbax writes the time of the commit into this one last; restoring does not depend on it.
         files.write_manifest(unnamed, but=_LATE)
-        files.remove(self._folder / _TRASH)  # of the saves before
+        files.remove(self.folder / _TRASH)  # of the saves before
 
     @contextlib.contextmanager
     def _telling_failures(self) -> Iterator[None]:
@@ -315,7 +304,7 @@ class Checkpointer:
             raise
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"{self._folder}: a checkpoint cannot be written ({first_line(_reason(error))}); the finished ones are "
+                f"{self.folder}: a checkpoint cannot be written ({first_line(_reason(error))}); the finished ones are "
                 "good: once that is mended, the same command goes on from the newest"
             ) from error
 

@@ -43,8 +43,6 @@ CHIPS = (
     Chip("v5e", "TPU v5 lite", 1, 197e12, 16 * _GIB, 1500e6),
     Chip("v5p", "TPU v5", 1, 459e12, 95 * _GIB),
     Chip("v6e", "TPU v6 lite", 1, 918e12, 32 * _GIB),
-    Chip("V100", "Tesla V100-SXM2-16GB", 1, 125e12, 16 * _GIB),  # float16: it has no bfloat16
-    Chip("T4", "Tesla T4", 1, 65e12, 16 * _GIB),  # float16
     Chip("L4", "NVIDIA L4", 1, 121e12, 24 * _GIB),
     Chip("A100-40", "NVIDIA A100-SXM4-40GB", 1, 312e12, 40 * _GIB),
     Chip("A100-80", "NVIDIA A100-SXM4-80GB", 1, 312e12, 80 * _GIB),

@@ -21,7 +21,7 @@ from retrieval.training.candidate_blocks import Anchors, Candidates, Scores, blo
 
 
 class CrossEntropy(NamedTuple):
-    """What `cross_entropy` gives, each [B]. Only the loss is differentiable: by embeddings, factors and temperature.
+    """What `cross_entropy` gives, each [B]. Only the loss is differentiable: by embeddings and factors.
 
     Attributes:
       positive_B, rival_B: of the last size the own positive's score (inner product x factors), and the greatest of the
@@ -39,7 +39,7 @@ class CrossEntropy(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    temperature: float | None  # None where it is an array
+    temperature: float
     block: int
     mean: bool
     sizes: tuple[int, ...]
@@ -64,7 +64,7 @@ _Block = tuple[Candidates, jax.Array]  # and their numbers, as `blocks` gives th
 def cross_entropy(
     anchors: Anchors,
     candidates: Candidates,
-    temperature: float | jax.Array,
+    temperature: float,
     block: int,
     mean: bool = False,
     groups: int = 1,
@@ -79,27 +79,21 @@ def cross_entropy(
       sizes: how many dimensions are compared, the first ones, ascending; () for all of them alone.
     """
     sizes = sizes or (anchors.embedding_BE.shape[1],)
-    fixed, learned = (None, temperature) if isinstance(temperature, jax.Array) else (temperature, None)
-    settings = _Settings(fixed, block, mean, sizes, len(candidates.ids_NQ) // groups)
-    softmax: Any = _cross_entropy(anchors, candidates, learned, settings)
+    settings = _Settings(temperature, block, mean, sizes, len(candidates.ids_NQ) // groups)
+    softmax: Any = _cross_entropy(anchors, candidates, settings)
     return softmax  # custom_vjp's stub says `object`
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _cross_entropy(
-    anchors: Anchors, candidates: Candidates, learned: jax.Array | None, settings: _Settings
-) -> CrossEntropy:
-    return _forward(anchors, candidates, learned, settings)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _cross_entropy(anchors: Anchors, candidates: Candidates, settings: _Settings) -> CrossEntropy:
+    return _forward(anchors, candidates, settings)[0]
 
 
-def _forward(
-    anchors: Anchors, candidates: Candidates, learned: jax.Array | None, settings: _Settings
-) -> tuple[CrossEntropy, tuple]:
-    temperature = settings.temperature if learned is None else learned
+def _forward(anchors: Anchors, candidates: Candidates, settings: _Settings) -> tuple[CrossEntropy, tuple]:
     zero_GB = jnp.stack([jnp.zeros_like(anchors.own_B, jnp.float32)] * len(settings.sizes))
 
     def add(sums: _Sums, block: _Block) -> tuple[_Sums, None]:
-        scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, temperature, block)
+        scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, block)
         own_BC, score_GBC = scores.own_BC, scores.score_GBC
         logit_GBC = jnp.where(is_negative_GBC if settings.mean else is_negative_GBC | own_BC, logit_GBC, -jnp.inf)
         largest_GB = jnp.maximum(sums.largest_GB, logit_GBC.max(axis=2))
@@ -121,17 +115,17 @@ def _forward(
     normalizer_GB = sums.largest_GB + jnp.log(sums.total_GB)
     of_mean = ()
     if settings.mean:
-        loss_GB, *of_mean = _mean_over_positives(anchors, candidates, normalizer_GB, settings, temperature)
+        loss_GB, *of_mean = _mean_over_positives(anchors, candidates, normalizer_GB, settings)
     else:
         bias_B = candidates.bias_N.at[anchors.own_B].get(out_sharding=jax.typeof(anchors.own_B).sharding)
-        loss_GB = normalizer_GB - sums.positive_GB / temperature - bias_B
+        loss_GB = normalizer_GB - sums.positive_GB / settings.temperature - bias_B
     loss_B: Any = sum(loss_GB)
-    residuals = anchors, candidates, learned, normalizer_GB, *of_mean
+    residuals = anchors, candidates, normalizer_GB, *of_mean
     return CrossEntropy(loss_B, *(sum_GB[-1] for sum_GB in sums[2:])), residuals
 
 
 def _mean_over_positives(
-    anchors: Anchors, candidates: Candidates, normalizer_GB: jax.Array, settings: _Settings, temperature: Any
+    anchors: Anchors, candidates: Candidates, normalizer_GB: jax.Array, settings: _Settings
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The mean of -log of each positive's share, the mean of the negatives' shares beside each, and the positives.
 
@@ -140,7 +134,7 @@ def _mean_over_positives(
     """
 
     def add(carry: tuple, block: _Block) -> tuple[tuple, None]:
-        scores, _, logit_GBC = _compared(anchors, settings, temperature, block)
+        scores, _, logit_GBC = _compared(anchors, settings, block)
         is_positive_BC = scores.own_BC | scores.positive_BC
         lead_GBC = normalizer_GB[:, :, None] - logit_GBC
         terms = (jax.nn.softplus(lead_GBC), jax.nn.sigmoid(lead_GBC), jnp.ones_like(lead_GBC))
@@ -151,13 +145,12 @@ def _mean_over_positives(
     return loss_GB / count_GB, pull_GB / count_GB, count_GB
 
 
-def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) -> tuple[Any, Any, Any]:
-    anchors, candidates, learned, normalizer_GB, *of_mean = residuals
-    temperature = settings.temperature if learned is None else learned
-    scale_GB1 = (gradients.loss_B / temperature)[None, :, None]
+def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) -> tuple[Anchors, Candidates]:
+    anchors, candidates, normalizer_GB, *of_mean = residuals
+    scale_GB1 = (gradients.loss_B / settings.temperature)[None, :, None]
 
     def add(carry: Any, block: _Block) -> tuple[Any, Any]:
-        scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, temperature, block)
+        scores, is_negative_GBC, logit_GBC = _compared(anchors, settings, block)
         relative_GBC = logit_GBC - normalizer_GB[:, :, None]
         share_GBC = jnp.exp(relative_GBC)
         if settings.mean:
@@ -170,28 +163,22 @@ def _backward(settings: _Settings, residuals: tuple, gradients: CrossEntropy) ->
             shares_GBC = jnp.where(is_negative_GBC | scores.own_BC, share_GBC, 0)
             gradient_GBC = scale_GB1 * (shares_GBC - scores.own_BC)
         of_anchors, of_block = of_scores(gradient_GBC, scores.score_GBC, anchors, block[0], settings.sizes)
-        # The temperature's is that of the scores times these.
-        of_learned = None if learned is None else (gradient_GBC * scores.score_GBC).sum()
-        return jax.tree.map(jnp.add, carry, (of_anchors, of_learned)), of_block
+        return jax.tree.map(jnp.add, carry, of_anchors), of_block
 
     start = jax.tree.map(jnp.zeros_like, (anchors.embedding_BE, anchors.scale_BG))
-    start = start, None if learned is None else jnp.zeros(())
-    ((gradient_BE, gradient_BG), of_learned), of_blocks = jax.lax.scan(add, start, blocks(candidates, settings.block))
+    (gradient_BE, gradient_BG), of_blocks = jax.lax.scan(add, start, blocks(candidates, settings.block))
     N = len(candidates.ids_NQ)
     gradient_NE, gradient_NG = jax.tree.map(lambda x_TCY: x_TCY.reshape(-1, x_TCY.shape[2])[:N], of_blocks)
     if gradient_BG is not None:  # of their logarithms
         gradient_BG, gradient_NG = gradient_BG / anchors.scale_BG, gradient_NG / candidates.scale_NG
     none: Any = None  # nothing is trained by a bias, a place, an id, a limit or a guide
-    of_pair = Anchors(gradient_BE, none, none, gradient_BG), Candidates(gradient_NE, none, none, gradient_NG)
-    return *of_pair, None if learned is None else -of_learned / learned
+    return Anchors(gradient_BE, none, none, gradient_BG), Candidates(gradient_NE, none, none, gradient_NG)
 
 
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _compared(
-    anchors: Anchors, settings: _Settings, temperature: Any, block: _Block
-) -> tuple[Scores, jax.Array, jax.Array]:
+def _compared(anchors: Anchors, settings: _Settings, block: _Block) -> tuple[Scores, jax.Array, jax.Array]:
     """The scores of a block, which candidates are negatives, and the logits."""
     scores = compare(anchors, *block, settings.sizes, settings.span)
-    return scores, scores.negatives(), scores.score_GBC / temperature + block[0].bias_N
+    return scores, scores.negatives(), scores.score_GBC / settings.temperature + block[0].bias_N

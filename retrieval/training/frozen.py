@@ -17,12 +17,9 @@ def split(params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     encoders = {path[: path.index(_LAYERS)] for path in flat if path[-1].startswith(_ADAPTER)}
     if not encoders:
         return params, {}
-
-    def is_frozen(path: tuple) -> bool:
-        return not path[-1].startswith(_ADAPTER) and any(path[: len(encoder)] == encoder for encoder in encoders)
-
-    trained, frozen = ({path: x for path, x in flat.items() if is_frozen(path) == part} for part in (False, True))
-    return traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
+    inside = [path for path in flat if any(path[: len(encoder)] == encoder for encoder in encoders)]
+    frozen = {path: flat.pop(path) for path in inside if not path[-1].startswith(_ADAPTER)}
+    return traverse_util.unflatten_dict(flat), traverse_util.unflatten_dict(frozen)
 
 
 def join(trained: Any, frozen: Mapping[str, Any]) -> Any:

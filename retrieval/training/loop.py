@@ -176,9 +176,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
     gradient norm is not finite is not applied.
     """
 
-    def loss(
-        trained: Any, others: Any, batch: Mapping[str, jax.Array], key: jax.Array
-    ) -> tuple[jax.Array, dict[str, Any]]:
+    def loss(trained: Any, others: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
         values, metrics = objective(frozen.join(trained, others), batch, key)
         return values.mean(), {name: metric.mean() for name, metric in metrics.items()} | {"examples": len(values)}
 
@@ -292,8 +290,7 @@ class _Window:
         steps = len(self.steps) - self._before
         examples, waited = steps * means["examples"] / seconds, self._seconds["waiting"] / seconds
         speed = {"examples_per_second": examples, "input_wait": waited}
-        if "tokens" in means:
-            speed["tokens_per_second"] = examples * means["tokens"]
+        speed |= {"tokens_per_second": examples * means["tokens"]} if "tokens" in means else {}
         if cost:
             speed["flops_per_second"] = steps * cost.flops / seconds
             if cost.peak:

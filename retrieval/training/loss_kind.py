@@ -37,6 +37,7 @@ SCORES = "scores"  # (score_BK, batch)
 CLASSES = "classes"  # (logit_BKC, batch), C = 2
 
 TEMPERATURE = "train.temperature"
+PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,6 @@ class Loss(abc.ABC):
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       of_scored_pairs: whether it learns how alike two texts are, a score each, and needs no right document.
       score_limits: the lowest and the highest score that it takes; None for any.
-      learns_scale: whether it takes a learned factor of the scores, `scale` [], in place of the temperature.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
     """
@@ -59,7 +59,6 @@ class Loss(abc.ABC):
     needs_teacher: ClassVar[bool] = False
     of_scored_pairs: ClassVar[bool] = False
     score_limits: ClassVar[tuple[float, float] | None] = None
-    learns_scale: ClassVar[bool] = False
     of_cosines: ClassVar[bool] = False
     neutral: ClassVar[Mapping[str, Collection[Any]]] = {}
 
@@ -89,12 +88,12 @@ class Loss(abc.ABC):
 
         A batch has them only where some query has more than one.
         """
-        return False
+        return getattr(self, "other_positives", PUSHED) != PUSHED
 
     @property
     def counts_copies(self) -> str:
         """The field by which a copy of a query's positive counts as a second one; '' where none does."""
-        return ""
+        return "train.other_positives" if getattr(self, "other_positives", "") == "mean" else ""
 
     @property
     def guided_by(self) -> str:
@@ -126,27 +125,22 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
       UserError: it cannot, or the options of the loss do not fit each other.
     """
     name, negatives = config.train.loss, config.data.negatives
-    if LOSSES[name].compares not in gives:
+    fitting = [other for other in sorted(LOSSES) if LOSSES[other].compares in gives]
+    if name not in fitting:
         raise UserError(
             f"config.train.loss={name} compares {LOSSES[name].compares}, and {label} gives {' and '.join(gives)}: set "
-            f"config.train.loss to one of {', '.join(_fitting(gives))}"
+            f"config.train.loss to one of {', '.join(fitting)}"
         )
     loss = LOSSES[name].of(config)
     if loss.needs_negatives and not negatives:
-        others = [other for other in _fitting(gives) if not LOSSES[other].needs_negatives]
-        raise UserError(
-            f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none: "
-            "set config.data.negatives=1 or more (of labelled examples)"
-            + (f", or config.train.loss={' or '.join(others)}" if others else "")
+        problem = (
+            f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none"
         )
+        others = " or ".join(other for other in fitting if not LOSSES[other].needs_negatives)
+        raise UserError(f"{problem}: set it to 1 or more{others and f', or config.train.loss={others}'}")
     if loss.of_scored_pairs and negatives:
         raise UserError(f"config.train.loss={name} compares two texts: set config.data.negatives={negatives} to 0")
     loss.check_batch(config.train.batch_size, negatives)
-
-
-def _fitting(gives: Collection[str]) -> list[str]:
-    """The losses that compare what a model gives."""
-    return [name for name in sorted(LOSSES) if LOSSES[name].compares in gives]
 
 
 def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:

@@ -58,11 +58,10 @@ def make_optimizer(
     parts = [scaled, optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
-    if second_rate is None:
-        parts.append(optax.scale_by_learning_rate(rate))
-    else:
-        parts.append(schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio))
-    tx = optax.chain(*parts)
+    scale = optax.scale_by_learning_rate(rate)
+    if second_rate is not None:
+        scale = schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio)
+    tx = optax.chain(*parts, scale)
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
 
 
@@ -90,7 +89,7 @@ def _muon(is_stacked: Callable[[tuple], bool], rest: optax.GradientTransformatio
     orthogonal = contrib.scale_by_muon(
         beta=0.95, weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates)
     )
-    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(update.shape[-2:])) * update)
+    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(jnp.shape(update)[-2:])) * update)
 
     def labels(params: Any) -> Any:
         return jax.tree.map_with_path(
@@ -195,7 +194,7 @@ def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax
 
 def decayed(params: Any) -> Any:
     """Which parameters weight decay applies to: a tree of bool like `params`, False for biases and scales."""
-    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale", "log_scale"), params)
+    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale"), params)
 
 
 def _name(path: tuple) -> str:

@@ -17,11 +17,7 @@ Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX de
 DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh(
-    fsdp: int = 1,
-    devices: Sequence[Device] | None = None,
-    tensor: int = 1,
-) -> jax.sharding.Mesh:
+def make_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:
     """All devices (or those given) in two Explicit axes, or three.
 
     Batches are sharded over the first two, parameters over `fsdp` devices and replicated over the others; `tensor`

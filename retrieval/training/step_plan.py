@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -125,13 +125,7 @@ _CONDITION = re.compile(r"\bcondition=(%[\w.-]+)")
 _FIRST_BRANCH = re.compile(r"\b(?:branch_computations=\{|true_computation=)(%[\w.-]+)")
 
 
-class _Operation(NamedTuple):
-    """An operation of a computation; `rest` has its operands and attributes."""
-
-    opcode: str
-    rest: str
-
-
+_Operation = tuple[str, str]  # an opcode, and the rest: operands and attributes
 _Computations = dict[str, list[_Operation]]
 
 
@@ -143,8 +137,8 @@ def estimated(text: str) -> tuple[dict[str, int], int]:
     """
     computations, cycles, kernels = _computations(text), collections.Counter(), 0
     for operation, times in _executed(computations, "ENTRY", 1):
-        kernels += times * (_KERNEL in operation.rest)
-        if match := _CYCLES.search(operation.rest):
+        kernels += times * (_KERNEL in operation[1])
+        if match := _CYCLES.search(operation[1]):
             cycles[_kind(computations, operation)] += times * int(match[1])
     return dict(cycles.most_common()), kernels
 
@@ -157,36 +151,35 @@ def _computations(text: str) -> _Computations:
         if header := _HEADER.match(line):
             current = computations[header[1]] = []
         elif match := _OPERATION.match(line):
-            current.append(_Operation(match[1], match[2]))
+            current.append((match[1], match[2]))
     return computations
 
 
 def _executed(computations: _Computations, name: str, times: int) -> Iterator[tuple[_Operation, int]]:
     """The operations of a computation, and how often each is executed; of a fusion the fusion alone."""
-    for operation in computations[name]:
-        if operation.opcode == "while":
-            count = times * _iterations(computations, operation)
-            yield from _executed(computations, _BODY.findall(operation.rest)[0], count)
-        elif operation.opcode == "conditional":
-            yield from _executed(computations, _FIRST_BRANCH.findall(operation.rest)[0], times)
-        elif operation.opcode == "call":
-            for called in _CALLED.findall(operation.rest):
+    for opcode, rest in computations[name]:
+        if opcode == "while":
+            yield from _executed(computations, _BODY.findall(rest)[0], times * _iterations(computations, rest))
+        elif opcode == "conditional":
+            yield from _executed(computations, _FIRST_BRANCH.findall(rest)[0], times)
+        elif opcode == "call":
+            for called in _CALLED.findall(rest):
                 yield from _executed(computations, called, times)
         else:
-            yield operation, times
+            yield (opcode, rest), times
 
 
-def _iterations(computations: _Computations, loop: _Operation) -> int:
+def _iterations(computations: _Computations, loop: str) -> int:
     """How often a loop iterates: `jax.lax.scan` counts from 0 to the one number in its condition; others count once."""
-    condition = computations[_CONDITION.findall(loop.rest)[0]]
-    numbers = [one.rest.partition(")")[0] for one in condition if one.opcode == "constant"]
-    is_scan = any(one.opcode == "compare" and "direction=LT" in one.rest for one in condition)
+    condition = computations[_CONDITION.findall(loop)[0]]
+    numbers = [rest.partition(")")[0] for opcode, rest in condition if opcode == "constant"]
+    is_scan = any(opcode == "compare" and "direction=LT" in rest for opcode, rest in condition)
     return int(numbers[0]) if is_scan and len(numbers) == 1 and numbers[0].isdigit() else 1
 
 
 def _kind(computations: _Computations, operation: _Operation) -> str:
     """The kind of an operation or of a fusion."""
-    inside = {each.opcode for name in _CALLED.findall(operation.rest) for each in computations[name]}
-    opcodes = {opcode.removesuffix("-start").removesuffix("-done") for opcode in inside | {operation.opcode}}
+    inside = {opcode for name in _CALLED.findall(operation[1]) for opcode, _ in computations[name]}
+    opcodes = {opcode.removesuffix("-start").removesuffix("-done") for opcode in inside | {operation[0]}}
     kind = next((kind for kind, names in _KINDS.items() if opcodes & names), "all else")
     return "copies" if opcodes <= _COPIES else kind

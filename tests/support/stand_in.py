@@ -34,9 +34,7 @@ def answer(key):
     if len(answers) > 1:
         write(json.dumps(answers[1:]), "answers", file)
     if "term" in answers[0]:
-        import signal
-
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(answers[0]["term"]))
+        __import__("signal").signal(15, lambda *_: sys.exit(answers[0]["term"]))
     record(key)
     while "until" in answers[0]:
         __import__("time").sleep(0.01)

@@ -41,12 +41,8 @@ class Workplace:
         (root / "stand_in").chmod(0o755)
         for name in STAND_INS:
             self.add_tool(root / "bin" / name)
-        self.environment = {
-            "PATH": f"{root / 'bin'}:/usr/bin:/bin",
-            "HOME": str(root / "home"),
-            "STAND_IN_ROOT": str(root),
-            "POLL_SECONDS": "0.02",
-        }
+        self.environment = {"PATH": f"{root / 'bin'}:/usr/bin:/bin", "HOME": str(root / "home")}
+        self.environment |= {"STAND_IN_ROOT": str(root), "POLL_SECONDS": "0.02"}
 
     def add_tool(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,17 +56,10 @@ class Workplace:
         (self.root / "answers" / key.replace(" ", "_").replace("/", "_")).write_text(json.dumps(answers))
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [self.repository / "launch" / script, *arguments],
-            cwd=self.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        own = dict(start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        command = [self.repository / "launch" / script, *arguments]
+        return subprocess.Popen(command, cwd=self.root, env=self.environment, **pipes, **own)
 
     def run(self, script: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
         process = self.start(script, *arguments)

@@ -1,4 +1,4 @@
-"""TensorFlow Datasets as a source of SQuAD, which is otherwise read from files.
+"""TensorFlow Datasets as a source of what is otherwise read from files: SQuAD and Natural Questions.
 
 A source is written `tfds:NAME[/CONFIG][:VERSION][?data_dir=FOLDER&split=SPLIT]`, such as 'tfds:squad/v1.1' or
 'tfds:squad?data_dir=/data/tfds'. Without a folder it is TFDS's own, ~/tensorflow_datasets. What is
@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 # The split and the features of each.
-_KNOWN = {"squad": ("train+validation", {"id", "title", "context", "question", "answers"})}
+_KNOWN = {
+    "squad": ("train+validation", {"id", "title", "context", "question", "answers"}),
+    "natural_questions": ("train", {"id", "document", "question", "annotations"}),
+}
 
 
 def is_source(value: Path | str) -> bool:
@@ -54,7 +57,7 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
 
     Args:
       source: as at the top of this file.
-      name: the data set that is expected, such as 'squad'.
+      name: the data set that is expected: 'squad' or 'natural_questions'.
 
     Raises:
       UserError: not such a source, an unknown config, version or split, no prepared data, or damaged data.

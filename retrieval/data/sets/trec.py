@@ -171,8 +171,8 @@ class Judgements(SetFormat):
     def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
         queries, judgements = map(Path, split(value))
         texts, rows = read_judged(self.name, queries, judgements)
-        ids = dict.fromkeys(row[2] for row in rows)
-        qrels = relevance.read(judgements, rows, texts, ids, str(judgements))
+        qrels = relevance.read(judgements, rows, texts, {row[2] for row in rows}, str(judgements))
+        ids = dict.fromkeys(id for query in texts for id in qrels[query])
         yield RetrievalSet(self.name, texts, [Candidate(id, "", "") for id in ids], {"test": qrels})
 
 

@@ -47,7 +47,7 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
         cut = beam.ParDo(_Cut(folder, settings)).with_outputs()
         outputs: dict[str, Any] = {shard_steps.CUT: lines | "cut" >> cut}
         every_shard: Any = pipeline | "every shard" >> beam.Create([(i, None) for i in range(settings.num_shards)])
-        for step in shard_steps.steps(folder, settings.num_shards):
+        for step in shard_steps.steps(folder, settings):
             inputs = {tag: outputs[phase][tag] for phase, tag in step.inputs}
             if step.name == shard_steps.WRITE:  # a shard without a passage is written too
                 inputs["every"] = every_shard

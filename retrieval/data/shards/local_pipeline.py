@@ -34,7 +34,7 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     articles = corpus_kind.article_files(folder)
     tasks = [(work / shard_steps.CUT / f"{path.stem}.items", (path, folder, settings)) for path in articles]
     local_runner.run_tasks(shard_steps.CUT, tasks, _cut_task, settings.workers, len(tasks))
-    for step in shard_steps.steps(folder, settings.num_shards):
+    for step in shard_steps.steps(folder, settings):
         buckets = range(settings.num_shards)
         tasks = [(work / step.name / f"{i:05d}.items", (i, work, step, settings.num_shards)) for i in buckets]
         local_runner.run_tasks(step.name, tasks, _step_task, settings.workers, len(tasks))

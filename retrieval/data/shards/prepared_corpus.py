@@ -53,7 +53,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
         remedy = f"give longer texts, or lower config.prepare.least_passage={settings.limits.least}"
         raise UserError(f"no passage came out of config.corpus ({_counted(counts)}): {remedy}")
     shutil.rmtree(folder / shard_steps.WORK, ignore_errors=True)
-    statistics = _statistics(counts) | {"shards": settings.num_shards}
+    statistics = _statistics(counts, settings.trains) | {"shards": settings.num_shards}
     statistics["examples"] = dict(sorted(examples.items()))
     files.write_json(folder / "stats.json", statistics)
     return statistics
@@ -95,29 +95,32 @@ def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
                 yield piece
 
 
-def _statistics(counts: collections.Counter) -> dict[str, Any]:
-    """Counts by name, Table 1 by task, and what broke."""
+def _statistics(counts: collections.Counter, trains: bool) -> dict[str, Any]:
+    """Counts by name, Table 1 by task where these are trained on, and what broke."""
     tasks = {}
     for task in ("ict", "bfs", "wlp", "mlm"):
         pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
         last = [name for name in counts if name.startswith(f"{task} {shard_steps.LAST_BUCKET} ")]
         last_buckets = sorted((int(name.rpartition(" ")[2]), counts.pop(name)) for name in last)
+        if not trains:
+            pairs, query, document, last_buckets = 0, 0, 0, []
         tasks[task] = {"pairs": pairs, "last_buckets": {str(bucket): count for bucket, count in last_buckets}}
         means = (("query_tokens", query), ("document_tokens", document))
         tasks[task] |= {"tokens": round(query + document)} | {name: round(n / max(pairs, 1), 2) for name, n in means}
     broken = sorted(name for name in counts if name.startswith("broken: "))
-    plain = {name: count for name, count in sorted(counts.items()) if name not in broken}
-    problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts)]
+    unsaid = () if trains else (shard_steps.WITHOUT_PAIR, shard_steps.KEPT_SENTENCES)  # of examples
+    plain = {name: n for name, n in sorted(counts.items()) if name not in broken and not name.startswith(unsaid)}
+    problems = [*(name.removeprefix("broken: ") for name in broken), *_losses(counts, trains)]
     return {"counts": plain, "tasks": tasks, "problems": problems}
 
 
-def _losses(counts: collections.Counter) -> Iterator[str]:
+def _losses(counts: collections.Counter, trains: bool) -> Iterator[str]:
     """What is lost to an unusual degree, and what helps."""
     tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
     if cut > _MOST_CUT * tokens:
         sentences = f"{counts[passages.LONG_SENTENCES]:,} of {counts[passages.SENTENCES]:,} sentences"
         yield f"{cut / tokens:.1%} of the tokens are cut off: {sentences} are longer than a passage; {_REMEDY}"
     alone = counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"]
-    if alone > _MOST_ALONE * counts["passages"]:
+    if trains and alone > _MOST_ALONE * counts["passages"]:
         what = f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair"
         yield f"{what}; {_REMEDY} or config.prepare.shortest_paragraph"

@@ -15,6 +15,7 @@ them. The output does not depend on the order in which values reach a step, so e
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 import json
@@ -62,6 +63,7 @@ class Settings(NamedTuple):
       runner: 'local', or the name of a Beam runner.
       beam_options: further flags for Beam, such as `--region=...`.
       chunk_bytes: how much of the source one task parses; the unit of resuming.
+      trains: whether TFRecords are written for training, beside the texts of the passages.
     """
 
     vocabulary: Path | None
@@ -74,6 +76,7 @@ class Settings(NamedTuple):
     chunk_bytes: int = 4 << 20
     lower_case: bool = True
     vocab_kind: str = "wordpiece"
+    trains: bool = True
 
 
 def cut_article(item: Parsed, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int) -> Iterator[Item]:
@@ -143,14 +146,15 @@ class Step(NamedTuple):
     run: Callable[..., Iterator[Item]]
 
 
-def steps(folder: Path, num_shards: int) -> Sequence[Step]:
+def steps(folder: Path, settings: Settings) -> Sequence[Step]:
     """The steps behind `cut_article`, in order. The keys of the last are the numbers of the shards, all of them."""
-    of_shards = functools.partial(functools.partial, num_shards=num_shards)
+    of_shards = functools.partial(functools.partial, num_shards=settings.num_shards)
+    write = of_shards(write_shard, folder=folder, trains=settings.trains)
     return (
         Step("share", [(CUT, SENTENCE)], of_shards(share)),
         Step("resolve", [(CUT, REDIRECT), (CUT, REQUEST)], resolve),
         Step("attach", [(CUT, LEAD), ("resolve", RESOLVED), ("share", SHARED_LEAD)], of_shards(attach)),
-        Step(WRITE, [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)], of_shards(write_shard, folder=folder)),
+        Step(WRITE, [(CUT, PASSAGE), ("attach", NEIGHBOUR), ("share", SHARED)], write),
     )
 
 
@@ -190,7 +194,13 @@ def attach(
 
 
 def write_shard(
-    shard: int, items: Iterable[dict], neighbours: Iterable[dict], shared: Iterable[list], folder: Path, num_shards: int
+    shard: int,
+    items: Iterable[dict],
+    neighbours: Iterable[dict],
+    shared: Iterable[list],
+    folder: Path,
+    num_shards: int,
+    trains: bool,
 ) -> Iterator[Item]:
     """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
 
@@ -200,9 +210,10 @@ def write_shard(
       UserError: two passages have one id, as those of two pages of one id have.
     """
     table: collections.Counter = collections.Counter()
+    writer = tfrecords.writer if trains else contextlib.nullcontext
     with (
-        tfrecords.writer(shard_path(folder, "passages", shard, num_shards)) as examples,
-        tfrecords.writer(shard_path(folder, "links", shard, num_shards)) as linked,
+        writer(shard_path(folder, "passages", shard, num_shards)) as examples,
+        writer(shard_path(folder, "links", shard, num_shards)) as linked,
         files.atomic(shard_path(folder, "passages", shard, num_shards, "jsonl")) as temporary,
         temporary.open("w", encoding="utf-8") as texts,
         Sorter(folder) as joined,
@@ -218,8 +229,9 @@ def write_shard(
             item = _with_lowered(item, smaller)
             last = _last_buckets(item, leads)
             counts = [sum(bucket > holdout.KEPT for bucket in buckets) for buckets in last.values()]
-            examples.write(_example(item, item, last))
-            for lead in leads:
+            if trains:
+                examples.write(_example(item, item, last))
+            for lead in leads if trains else ():
                 links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), last)))
             known = {name: item[name] for name in ("section", "url") if item[name]}
             text = {"_id": item["id"], "title": item["title"], **known, "text": item["text"]}

@@ -6,71 +6,51 @@ MPNet is a BERT without token types, with T5's bias of scores by distance.
 from typing import Any
 
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, of_layers
+from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, of_layers, pairs
 from retrieval.models.positions import BUCKETS
 
 # Modules of an encoder, of BERT's heads and of a cross-encoder.
 _MODULES = {
-    "token_embedding": "embeddings.word_embeddings",
-    "position_embedding": "embeddings.position_embeddings",
-    "type_embedding": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
+    **pairs("""
+        token_embedding=embeddings.word_embeddings position_embedding=embeddings.position_embeddings
+        type_embedding=embeddings.token_type_embeddings embedding_norm=embeddings.LayerNorm
+        dense=cls.predictions.transform.dense norm=cls.predictions.transform.LayerNorm =cls.predictions
+        pooler=pooler.dense next_sentence=cls.seq_relationship classifier=classifier
+    """),
     **of_layers(
         "encoder.layer.{}",
         "attention.self.query attention.self.key attention.self.value attention.output.dense "
         "attention.output.LayerNorm output.LayerNorm intermediate.dense output.dense",
     ),
-    "dense": "cls.predictions.transform.dense",
-    "norm": "cls.predictions.transform.LayerNorm",
-    "": "cls.predictions",
-    "pooler": "pooler.dense",
-    "next_sentence": "cls.seq_relationship",
-    "classifier": "classifier",
 }
-_HEADS = {
-    "cls.predictions.": "mlm",
-    "cls.seq_relationship.": "next_sentence",
-    "pooler.": "pooler",
-    "classifier.": "classifier",
-    "linear.": "late",  # the projection of Stanford's ColBERT
-}
+# The last is the projection of Stanford's ColBERT.
+_HEADS = pairs("""
+    cls.predictions.=mlm cls.seq_relationship.=next_sentence pooler.=pooler classifier.=classifier linear.=late
+""")
 
 # Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.
 _OLD_NAMES = {r"^(bert|roberta|distilbert)\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}
-_ROBERTA_NAMES = {
-    r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
-    r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",
-    r"^lm_head\.": "cls.predictions.",
-    # What a cross-encoder's head does is what BERT's pooler and classifier do.
-    r"^classifier\.dense\.": "pooler.dense.",
-    r"^classifier\.out_proj\.": "classifier.",
-}
-_DISTILBERT_NAMES = {
-    r"^transformer\.layer\.": "encoder.layer.",
-    r"\.attention\.q_lin\.": ".attention.self.query.",
-    r"\.attention\.k_lin\.": ".attention.self.key.",
-    r"\.attention\.v_lin\.": ".attention.self.value.",
-    r"\.attention\.out_lin\.": ".attention.output.dense.",
-    r"\.sa_layer_norm\.": ".attention.output.LayerNorm.",
-    r"\.ffn\.lin1\.": ".intermediate.dense.",
-    r"\.ffn\.lin2\.": ".output.dense.",
-    r"\.output_layer_norm\.": ".output.LayerNorm.",
-    r"^pre_classifier\.": "pooler.dense.",
-    r"^vocab_transform\.": "cls.predictions.transform.dense.",
-    r"^vocab_layer_norm\.": "cls.predictions.transform.LayerNorm.",
-    r"^vocab_projector\.bias$": "cls.predictions.bias",
-    r"^vocab_projector\.weight$": "cls.predictions.decoder.weight",
-}
+# What a cross-encoder's head does is what BERT's pooler and classifier do.
+_ROBERTA_NAMES = pairs(r"""
+    ^lm_head\.dense\.=cls.predictions.transform.dense. ^lm_head\.layer_norm\.=cls.predictions.transform.LayerNorm.
+    ^lm_head\.=cls.predictions. ^classifier\.dense\.=pooler.dense. ^classifier\.out_proj\.=classifier.
+""")
+_DISTILBERT_NAMES = pairs(r"""
+    ^transformer\.layer\.=encoder.layer. \.attention\.q_lin\.=.attention.self.query.
+    \.attention\.k_lin\.=.attention.self.key. \.attention\.v_lin\.=.attention.self.value.
+    \.attention\.out_lin\.=.attention.output.dense. \.sa_layer_norm\.=.attention.output.LayerNorm.
+    \.ffn\.lin1\.=.intermediate.dense. \.ffn\.lin2\.=.output.dense. \.output_layer_norm\.=.output.LayerNorm.
+    ^pre_classifier\.=pooler.dense. ^vocab_transform\.=cls.predictions.transform.dense.
+    ^vocab_layer_norm\.=cls.predictions.transform.LayerNorm. ^vocab_projector\.bias$=cls.predictions.bias
+    ^vocab_projector\.weight$=cls.predictions.decoder.weight
+""")
 
 # Keys that change what a model computes -> the values with which it computes what ours does.
 _NEEDED = {
+    **dict.fromkeys(("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_bfloat16"), (False,)),
     "activation": ("gelu",),
     "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "is_encoder_decoder": (False,),
-    "add_cross_attention": (False,),
     "pruned_heads": ({},),
-    "use_bfloat16": (False,),
 }
 # Positions count from the id of padding + 1, in fairseq's manner.
 _PADDED: Any = dict(keys=_NEEDED | {"pad_token_id": (1,)}, skipped_positions=2)
@@ -98,9 +78,7 @@ FAMILIES.register(
     "distilbert",
     _family(
         _DISTILBERT_NAMES,
-        sizes=SIZES
-        | TYPES
-        | dict(num_layers="n_layers", hidden_size="dim", num_heads="n_heads", mlp_size="hidden_dim"),
+        sizes=SIZES | TYPES | pairs("num_layers=n_layers hidden_size=dim num_heads=n_heads mlp_size=hidden_dim"),
         defaults=dict(type_vocab_size=1),
     ),
 )
@@ -110,16 +88,16 @@ FAMILIES.register(
         Architecture(family="mpnet", token_types=False, relative_bias=True),
         {
             **{ours: its for ours, its in _MODULES.items() if its.startswith(("embeddings", "encoder"))},
-            "relative_bias": "encoder.relative_attention_bias",
             **of_layers("encoder.layer.{}.attention", "attn.q attn.k attn.v attn.o LayerNorm"),
-            "pooler": "classifier.dense",
-            "classifier": "classifier.out_proj",
+            **pairs(
+                "relative_bias=encoder.relative_attention_bias pooler=classifier.dense classifier=classifier.out_proj"
+            ),
         },
         of_torch="MPNetModel",
         rates=RATES,
         written={"hidden_act": "gelu", "relative_attention_num_buckets": BUCKETS, "pad_token_id": 1},
         keys={"pad_token_id": (1,)},
-        heads={"lm_head.": "lm", "classifier.dense.": "pooler", "classifier.": "classifier"},
+        heads=pairs("lm_head.=lm classifier.dense.=pooler classifier.=classifier"),
         names={r"^mpnet\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"},  # as transformers 5.3 saves them
         unused=r"^(embeddings\.position_ids$|pooler\.)",
         skipped_positions=2,

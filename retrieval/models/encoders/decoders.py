@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers
+from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers, pairs
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY
 from retrieval.models.transformer_config import TransformerConfig
@@ -20,16 +20,15 @@ from retrieval.models.transformer_config import TransformerConfig
 _log = logging.getLogger(__name__)
 
 MODULES = {
-    "token_embedding": "embed_tokens",
     **of_layers(
         "layers.{}",
         "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj input_layernorm post_attention_layernorm "
         "mlp.up_proj mlp.down_proj mlp.gate_proj",
     ),
-    "layers/attention/query_norm": "layers.{}.self_attn.q_norm",
-    "layers/attention/key_norm": "layers.{}.self_attn.k_norm",
-    "final_norm": "norm",
-    "classifier": "score",
+    **pairs("""
+        layers/attention/query_norm=layers.{}.self_attn.q_norm layers/attention/key_norm=layers.{}.self_attn.k_norm
+        token_embedding=embed_tokens final_norm=norm classifier=score
+    """),
 }
 LLAMA = Architecture(
     family="llama",
@@ -56,7 +55,7 @@ GEMMA3 = LLAMA.replaced(
     reach=4095,
     global_every=6,
 )
-_PATTERN = "sliding_window_pattern"
+_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 _BOTH_WAYS = "use_bidirectional_attention"
 _WINDOW, _SCALE = "sliding_window", "query_pre_attn_scalar"
 
@@ -82,7 +81,7 @@ def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     if not causal and window % 2:
         halved = "An odd one may have been halved by transformers when it was saved: EmbeddingGemma's is 512"
         _log.warning("%s: sliding_window is %d. %s", settings.path, window, halved)
-    every = settings.whole(_PATTERN, settings.get(f"_{_PATTERN}", 6))
+    every = next(iter([settings.whole(key) for key in _PATTERNS if key in settings]), 6)
     return {
         "score_size": settings.whole(_SCALE, 256),
         "causal": causal,
@@ -144,17 +143,17 @@ FAMILIES.register(
     "gemma3_text",
     Family(
         GEMMA3,
-        {
-            **MODULES,
-            "layers/attention_out_norm": "layers.{}.post_attention_layernorm",
-            "layers/mlp_norm": "layers.{}.pre_feedforward_layernorm",
-            "layers/mlp_out_norm": "layers.{}.post_feedforward_layernorm",
-        },
+        MODULES
+        | pairs("""
+            layers/attention_out_norm=layers.{}.post_attention_layernorm
+            layers/mlp_norm=layers.{}.pre_feedforward_layernorm
+            layers/mlp_out_norm=layers.{}.post_feedforward_layernorm
+        """),
         "Gemma3TextModel",
         defaults=dict(head_size=256),
         written={"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
         keys={
-            **dict.fromkeys([_PATTERN, f"_{_PATTERN}", _SCALE, _WINDOW, LAYERS], ANY),
+            **dict.fromkeys([*_PATTERNS, _SCALE, _WINDOW, LAYERS], ANY),
             _BOTH_WAYS: (True, False),
             "attn_logit_softcapping": (),  # null, or it is refused
         },

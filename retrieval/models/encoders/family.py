@@ -21,18 +21,20 @@ from retrieval.models.transformer_config import TransformerConfig
 CONFIG = "config.json"
 MOST = 2**31 - 1  # of a size: no array of ours is larger along an axis
 
+
+def pairs(text: str) -> dict[str, str]:
+    """Names and others for them, 'OURS=THEIRS' with blanks between."""
+    return dict(pair.split("=") for pair in text.split())
+
+
 # Our names of the sizes of a `TransformerConfig` -> what most configs call them.
-SIZES = dict(
-    vocab_size="vocab_size",
-    num_layers="num_hidden_layers",
-    hidden_size="hidden_size",
-    num_heads="num_attention_heads",
-    mlp_size="intermediate_size",
-    max_length="max_position_embeddings",
-)
-TYPES = dict(type_vocab_size="type_vocab_size")
+SIZES = pairs("""
+    vocab_size=vocab_size num_layers=num_hidden_layers hidden_size=hidden_size num_heads=num_attention_heads
+    mlp_size=intermediate_size max_length=max_position_embeddings
+""")
+TYPES = pairs("type_vocab_size=type_vocab_size")
 # The same of dropout, as BERT calls it.
-RATES = dict(dropout="hidden_dropout_prob", attention_rate="attention_probs_dropout_prob")
+RATES = pairs("dropout=hidden_dropout_prob attention_rate=attention_probs_dropout_prob")
 
 # The modules of a layer, in the order in which `of_layers` takes a family's own.
 _OF_LAYER = """
@@ -116,10 +118,6 @@ class Settings:
         return UserError(f"{self.path}: {text}")
 
 
-def _nothing(*_: Any) -> dict[str, Any]:
-    return {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A kind of published encoder.
@@ -163,8 +161,8 @@ class Family:
     ignored: str = ""
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     angles: Any = None
-    read: Callable[[Settings, Mapping[str, int]], dict[str, Any]] = _nothing
-    write: Callable[[TransformerConfig], dict[str, Any]] = _nothing
+    read: Callable[[Settings, Mapping[str, int]], dict[str, Any]] = lambda settings, sizes: {}
+    write: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
     gated_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -210,8 +208,8 @@ class Family:
         switches: dict[str, Any] = {ours: settings.whole(key, usual[ours]) for ours, key in self.head_sizes.items()}
         if self.skipped_positions and sizes["max_length"] <= self.skipped_positions:
             raise settings.error(f"{self.sizes['max_length']} leaves no position for a text; copy the file again")
-        types = sizes.pop("type_vocab_size", 1)
-        switches |= {"token_types": False} if types == 0 else {}
+        if not (types := sizes.pop("type_vocab_size", 1)):
+            switches["token_types"] = False
         switches |= self.angles.read(settings) if self.angles else {}
         fields = {
             **sizes,

@@ -11,7 +11,7 @@ from typing import Any
 
 from retrieval.models.architecture import MATRICES, Architecture
 from retrieval.models.encoders import rotary
-from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings, of_layers
+from retrieval.models.encoders.family import FAMILIES, RATES, SIZES, TYPES, Family, Settings, of_layers, pairs
 from retrieval.models.encoders.rotary import LAYERS, Angles
 from retrieval.models.known_keys import ANY, shown
 from retrieval.models.transformer_config import TransformerConfig
@@ -58,21 +58,13 @@ FAMILIES.register(
             global_every=3,
             global_first=True,
         ),
-        {
-            "token_embedding": "embeddings.tok_embeddings",
-            "embedding_norm": "embeddings.norm",
-            **of_layers(
-                "layers.{}",
-                "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.Wo attn_norm mlp_norm mlp.Wi#1 mlp.Wo mlp.Wi#0",
-            ),
-            "final_norm": "final_norm",
-            "dense": "head.dense",
-            "norm": "head.norm",
-            "": "decoder",
-            "pooler": "head.dense",
-            "pooler_norm": "head.norm",
-            "classifier": "classifier",
-        },
+        of_layers(
+            "layers.{}", "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.Wo attn_norm mlp_norm mlp.Wi#1 mlp.Wo mlp.Wi#0"
+        )
+        | pairs("""
+            token_embedding=embeddings.tok_embeddings embedding_norm=embeddings.norm final_norm=final_norm
+            dense=head.dense norm=head.norm =decoder pooler=head.dense pooler_norm=head.norm classifier=classifier
+        """),
         "ModernBertModel",
         epsilon=("norm_eps", 1e-5),
         rates=dict(attention_rate="attention_dropout"),
@@ -87,24 +79,16 @@ FAMILIES.register(
         angles=Angles({"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
         read=_read_modern,
         write=_write_modern,
-        heads={"linear.": "late", "head.": "mlm", "decoder.": "mlm", "classifier.": "classifier"},
+        heads=pairs("linear.=late head.=mlm decoder.=mlm classifier.=classifier"),
         names={r"^model\.": ""},
         prefix="model.",
     ),
 )
 
-_NOMIC = {
-    "token_embedding": "embeddings.word_embeddings",
-    "type_embedding": "embeddings.token_type_embeddings",
-    "embedding_norm": "emb_ln",
-    **of_layers(
-        "encoder.layers.{}",
-        "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.out_proj norm1 norm2 mlp.fc11 mlp.fc2 mlp.fc12",
-    ),
-    "pooler": "pooler.dense",
-    "classifier": "classifier",
-}
-_OFF = "qkv_proj_bias mlp_fc1_bias mlp_fc2_bias prenorm causal use_rms_norm parallel_block parallel_block_tied_norm"
+_OFF = """
+    qkv_proj_bias mlp_fc1_bias mlp_fc2_bias prenorm causal use_rms_norm parallel_block parallel_block_tied_norm
+    rotary_emb_interleaved scale_attn_by_inverse_layer_idx
+"""
 
 FAMILIES.register(
     "nomic_bert",
@@ -112,7 +96,14 @@ FAMILIES.register(
         Architecture(
             family="nomic_bert", positions="rope", activation="silu", gated=True, biases=(), rope_theta=1000.0
         ),
-        _NOMIC,
+        of_layers(
+            "encoder.layers.{}",
+            "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.out_proj norm1 norm2 mlp.fc11 mlp.fc2 mlp.fc12",
+        )
+        | pairs("""
+            token_embedding=embeddings.word_embeddings type_embedding=embeddings.token_type_embeddings
+            embedding_norm=emb_ln pooler=pooler.dense classifier=classifier
+        """),
         "NomicBertModel",
         sizes=SIZES | TYPES,
         head_sizes=dict(head_size="head_dim"),
@@ -120,25 +111,16 @@ FAMILIES.register(
         rates=RATES,
         written={"hidden_act": "silu", "pad_token_id": 0},
         # The author's own names, with the values that make the model that this is.
-        spellings={
-            "hidden_size": "n_embd",
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "intermediate_size": "n_inner",
-            "max_position_embeddings": "max_trained_positions",
-            "layer_norm_eps": "layer_norm_epsilon",
-            "rope_theta": "rotary_emb_base",
-            "rope_parameters": "",
-            "rope_scaling": "",
-            "hidden_act": "activation_function",
-        },
+        spellings=pairs("""
+            hidden_size=n_embd num_hidden_layers=n_layer num_attention_heads=n_head intermediate_size=n_inner
+            max_position_embeddings=max_trained_positions layer_norm_eps=layer_norm_epsilon
+            rope_theta=rotary_emb_base rope_parameters= rope_scaling= hidden_act=activation_function
+        """),
         keys={
             "activation_function": ("swiglu",),
             "rotary_emb_fraction": (1, 1.0),
-            "rotary_emb_interleaved": (False,),
             "rotary_emb_scale_base": (),
             **dict.fromkeys(_OFF.split(), (False,)),
-            "scale_attn_by_inverse_layer_idx": (False,),
             "scale_attn_weights": (True,),
         },
         # These change how it is computed, what has no place here, or the angles of texts that are too long.
@@ -148,27 +130,21 @@ FAMILIES.register(
             summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
         """,
         angles=Angles({"rope_theta": 1000.0}, older=False),
-        heads={"cls.": "lm", "lm_head.": "lm", "pooler.": "pooler", "classifier.": "classifier"},
+        heads=pairs("cls.=lm lm_head.=lm pooler.=pooler classifier.=classifier"),
         names={r"^(nomic_)?bert\.": ""},
         prefix="nomic_bert.",
     ),
 )
 
-_GTE = {
-    "token_embedding": "embeddings.word_embeddings",
-    "type_embedding": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-    **of_layers(
-        "encoder.layer.{}",
-        "attention.qkv_proj#0 attention.qkv_proj#1 attention.qkv_proj#2 attention.o_proj attn_ln mlp_ln "
-        "mlp.up_gate_proj#0 mlp.down_proj mlp.up_gate_proj#1",
-    ),
-    "dense": "lm_head.dense",
-    "norm": "lm_head.norm",
-    "": "lm_head.decoder",
-    "pooler": "pooler.dense",
-    "classifier": "classifier",
-}
+_GTE = of_layers(
+    "encoder.layer.{}",
+    "attention.qkv_proj#0 attention.qkv_proj#1 attention.qkv_proj#2 attention.o_proj attn_ln mlp_ln "
+    "mlp.up_gate_proj#0 mlp.down_proj mlp.up_gate_proj#1",
+) | pairs("""
+    token_embedding=embeddings.word_embeddings type_embedding=embeddings.token_type_embeddings
+    embedding_norm=embeddings.LayerNorm dense=lm_head.dense norm=lm_head.norm =lm_head.decoder
+    pooler=pooler.dense classifier=classifier
+""")
 
 
 def _read_new(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -204,7 +180,7 @@ def _gte(**own: Any) -> Family:
         },
         # How it is computed, or an attention that is off.
         ignored="logn_attention_clip1 unpad_inputs use_memory_efficient_attention auto_map",
-        heads={"lm_head.": "mlm", "pooler.": "pooler", "classifier.": "classifier"},
+        heads=pairs("lm_head.=mlm pooler.=pooler classifier.=classifier"),
         names={r"^(new|gte)\.": "", r"^lm_head\.layer_norm\.": "lm_head.norm."},
         prefix="new.",
         **own,

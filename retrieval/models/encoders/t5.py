@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrieval.models.architecture import Architecture
-from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers
+from retrieval.models.encoders.family import FAMILIES, Family, Settings, of_layers, pairs
 from retrieval.models.positions import BUCKETS
 from retrieval.models.transformer_config import TransformerConfig
 
@@ -56,10 +56,9 @@ FAMILIES.register(
             "final_norm": "encoder.final_layer_norm",
         },
         "T5EncoderModel",
-        sizes={
-            **{name: name for name in ("vocab_size", "num_layers")},
-            **dict(hidden_size="d_model", num_heads="num_heads", mlp_size="d_ff"),
-        },
+        sizes=pairs(
+            "vocab_size=vocab_size num_layers=num_layers hidden_size=d_model num_heads=num_heads mlp_size=d_ff"
+        ),
         head_sizes=dict(head_size="d_kv"),
         defaults=dict(head_size=64),
         epsilon=("layer_norm_epsilon", 1e-6),
@@ -75,8 +74,7 @@ FAMILIES.register(
             "feed_forward_proj": tuple(_MLPS),
             "dense_act_fn": tuple(_ACTIVATIONS),
             "is_gated_act": (True, False),
-            "is_decoder": (False,),
-            "add_cross_attention": (False,),
+            **dict.fromkeys(("is_decoder", "add_cross_attention"), (False,)),
         },
         ignored="n_positions scale_decoder_outputs is_encoder_decoder",
         read=_read,

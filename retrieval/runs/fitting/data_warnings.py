@@ -1,5 +1,6 @@
 """Counts of texts that are to be trained on, and warnings of those that are likely to be mistakes."""
 
+import functools
 import itertools
 import logging
 import textwrap
@@ -18,8 +19,10 @@ from retrieval.search.hit_texts import are_near, shingles
 _log = logging.getLogger(__name__)
 
 IN_A_RUN = 2000  # texts or queries that a run looks at before it trains: some tenths of a second
-_SHOWN = 60  # characters of an example
+
 _CUT, _SAME, _FEW = 0.1, 0.05, 0.5  # shares from which on there is a warning
+
+_shortened = functools.partial(textwrap.shorten, width=60, placeholder=" …")
 
 
 class DataCount(NamedTuple):
@@ -118,13 +121,9 @@ def cut_off(about: str, sizes: Sequence[int], longest: int, examples: Sequence[s
         return
     cut, lost = sum(size > longest for size in sizes), sum(max(0, size - longest) for size in sizes)
     most = max(range(len(sizes)), key=sizes.__getitem__)
-    example = f"{_short(examples[most])}: {sizes[most]:,} tokens" if cut else ""
+    example = f"{_shortened(examples[most])}: {sizes[most]:,} tokens" if cut else ""
     yield DataCount(about, f"cut to {longest} tokens", cut, len(sizes), cut > _CUT * len(sizes), example)
     yield DataCount(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes), example)
-
-
-def _short(text: str) -> str:
-    return textwrap.shorten(text, _SHOWN, placeholder=" …") if len(text) > _SHOWN else text
 
 
 def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterator[DataCount]:
@@ -134,14 +133,13 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
       sizes: counts their tokens; None where there is no vocabulary.
     """
     about, queries = "labelled examples", [example.query for example in examples]
-    positives = sum(len(example.positives) for example in examples)
     negatives = sum(len(example.negatives) for example in examples)
     yield DataCount(about, "queries looked at", len(examples))
-    yield DataCount(about, "pairs of a query and a positive", positives)
+    yield DataCount(about, "pairs of a query and a positive", sum(len(example.positives) for example in examples))
     yield DataCount(about, "hard negatives", negatives)
     if negatives:
         likely = list(map(_likely_positives, examples))
-        example = next((_short(example.query) for example, count in zip(examples, likely) if count), "")
+        example = next((_shortened(example.query) for example, count in zip(examples, likely) if count), "")
         what = "hard negatives nearly the same as a positive of their query: likely no negatives"
         yield DataCount(about, what, sum(likely), negatives, any(likely), example)
     if sizes:

@@ -33,11 +33,6 @@ class Source(NamedTuple):
     name: str
     number: int
 
-    @property
-    def label(self) -> str:
-        """What the names of its tasks end in."""
-        return f"_{self.name}"
-
 
 def register_tasks(
     run: Run,
@@ -88,7 +83,7 @@ def register_tasks(
         optional=_lengths(recipe, int(positives), source is not None),
         skip_empty=data.skip_empty,
         prefixes=Prefixes.of(data, vocabulary),
-        label=source.label if source else "",
+        label=f"_{source.name}" if source else "",
         source=source.number if source else 0,
     )
 
@@ -119,13 +114,11 @@ def check_scores(
         )
     if is_scored and not (recipe.loss and recipe.loss.of_scored_pairs):
         fitting = ", ".join(sorted(other for other, loss in LOSSES.items() if loss.of_scored_pairs))
-        what = f"pairs of texts with a score, none of which is a right answer, and {loss} learns from these"
+        what = f"pairs of texts with a score, none of which is a right answer, and {loss} learns from right ones"
         raise UserError(f"{whose}: {what}: set it to one of {fitting}")
     limits = recipe.loss.score_limits if recipe.loss else None
     if limits and extremes and not limits[0] <= extremes[0] <= extremes[1] <= limits[1]:
-        what = (
-            f"scores from {extremes[0]:g} to {extremes[1]:g}, and {loss} takes them from {limits[0]:g} to {limits[1]:g}"
-        )
+        what = "scores from {:g} to {:g}, and {} takes them from {:g} to {:g}".format(*extremes, loss, *limits)
         raise UserError(f"{whose}: {what}: divide them, or take a loss of their order, cosent")
 
 
@@ -186,7 +179,7 @@ def drawn(
     if (total := sum(examples.values())) < batch_size:
         way = "more data or a smaller batch is needed"
         raise UserError(f"the data gives {total} examples, fewer than config.train.batch_size={batch_size}: {way}")
-    seqio_tasks.check_lanes(examples, config.data.lanes, source.label if source else "")
+    seqio_tasks.check_lanes(examples, config.data.lanes, f"_{source.name}" if source else "")
     of = Drawn(
         task=task,
         lengths=_lengths(recipe, positives, source is not None),
@@ -246,9 +239,7 @@ def check_shards(lanes: int, shards: int, whose: str) -> None:
     """Checks that lanes have equally many files: what is in a smaller lane would be drawn more often."""
     if shards % lanes:
         fitting = divisors(lanes, shards)
-        raise UserError(
-            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {fitting} lanes"
-        )
+        raise UserError(f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {fitting}")
 
 
 def _check(config: ConfigDict) -> None:

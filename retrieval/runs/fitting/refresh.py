@@ -180,8 +180,7 @@ class Refresh:
         version = when.newest(step)
         if not version or step != when.made_after(version):
             return {}
-        steps = self._checkpoints.steps
-        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, steps()))
+        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, self._checkpoints.steps()))
         if not hosts.on_first(lambda: versions.is_there(run.folder, version, step)):
             prefixes = Prefixes.of(run.config.data, vocabulary)
             inputs = RefreshInputs(vocabulary, prefixes, self._embedder, mesh, params, version)

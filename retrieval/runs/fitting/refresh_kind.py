@@ -18,14 +18,14 @@ FOLDER = "refreshed"
 REFRESHES: Table[Any] = Table("kind of refresh", "retrieval.runs.pairs", "refresh")
 # The fields that decide when there is a refresh, and which negatives one mines.
 _WHEN = tuple(f"mine.{name}" for name in ("refresh_makes", "refresh_every", "patience", "turn_rate", "refresh_share"))
-_MINED = ("split.seed", *(f"mine.{name}" for name in ("answers", "negatives", "first", "last")))
-_RULE = tuple(f"mine.{name}" for name in ("margin", "relative_margin", "sampling"))
+MINED = ("split.seed", *(f"mine.{name}" for name in ("answers", "negatives", "first", "last")))
+MINED += tuple(f"mine.{name}" for name in ("margin", "relative_margin", "sampling"))  # which negatives are mined
 
 
 def settings() -> list[str]:
     """The fields that decide what refreshes make, and when; of a kind with fields of its own the group of these."""
     own = (path for path, field in declared().items() if field.partner[0] == "mine.refresh_makes")
-    return [*_WHEN, *_MINED, *_RULE, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
+    return [*_WHEN, *MINED, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
 
 
 def kind_of(config: ConfigDict) -> Any:
@@ -40,10 +40,8 @@ def check(config: ConfigDict) -> None:
         way = "set config.loop.validate_every, or config.mine.patience=0"
         raise UserError(f"config.mine.patience={mine.patience} counts validations, and there are none: {way}")
     if mine.refresh_every and not mine.patience and mine.refresh_every >= steps:
-        way = "lower it, or set 0 for no refresh"
-        raise UserError(
-            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: {way}"
-        )
+        what = f"never comes in config.train.steps={steps}: lower it, or set 0 for no refresh"
+        raise UserError(f"config.mine.refresh_every={mine.refresh_every} {what}")
     if mine.turn_rate and (schedule := config.train.schedule) != "linear":
         way = f"and config.train.schedule={schedule} is another: set that to linear, or config.mine.turn_rate=0"
         raise UserError(f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, {way}")

@@ -22,9 +22,6 @@ from retrieval.training.sharding import batch_sharding
 
 _log = logging.getLogger(__name__)
 
-_TASK = "pairs"
-_ALPHA = "data.source_alpha"
-
 
 def folder_of(pairs: Path, source: str) -> Path:
     """Where the shards of a source lie in the folder of labelled pairs."""
@@ -68,15 +65,15 @@ def check(config: ConfigDict) -> None:
     listed = sources.read(config.pairs.sources)
     if not listed:
         return
-    if others := [task for task, rate in config.data.rates.items() if rate and task != _TASK]:
+    if others := [task for task, rate in config.data.rates.items() if rate and task != "pairs"]:
         way = f"set config.data.rates.{others[0]}=0"
-        raise UserError(f"config.{sources.FIELD} are drawn by the task '{_TASK}', and alone: {way}")
+        raise UserError(f"config.{sources.FIELD} are drawn by the task 'pairs', and alone: {way}")
     if every := config.mine.refresh_every:
         way = f"set it to 0, or config.{sources.FIELD} to nothing"
         raise UserError(f"config.mine.refresh_every={every} makes pairs anew that have no source: {way}")
-    if listed[0].weight is not None and config.data.source_alpha != declared()[_ALPHA].default:
+    if listed[0].weight is not None and config.data.source_alpha != declared()["data.source_alpha"].default:
         why = f"draws sources by their sizes, and config.{sources.FIELD} gives them weights: leave one of the two out"
-        raise UserError(f"config.{_ALPHA}={config.data.source_alpha} {why}")
+        raise UserError(f"config.data.source_alpha={config.data.source_alpha} {why}")
     configs = sources.configs_of(config)
     for source in listed:
         with sources.naming(source.name):

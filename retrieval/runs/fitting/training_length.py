@@ -28,7 +28,6 @@ from retrieval.training import chips, schedules, sharding
 _log = logging.getLogger(__name__)
 
 
-_CALLS = 3  # of a step that is timed, after a first one, which is compiled
 _SIDE = 2048  # of the matrices whose product is timed
 _LENGTH = ("steps", "epochs", "minutes")  # the fields of `config.train` that say how long it is
 
@@ -94,10 +93,8 @@ def planned(run: Run, config: ConfigDict, step: int | None, measure: Callable[[]
 def _in_time(train: ConfigDict, seconds: float) -> int:
     """The steps that `train.minutes` have room for, of those that there are at most."""
     steps = min(train.steps, max(1, int(60 * train.minutes / seconds)))
-    _log.info(
-        "train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes (config.train.minutes=%g)",
-        *(seconds, steps, train.steps, steps * seconds / 60, train.minutes),
-    )
+    numbers = seconds, steps, train.steps, steps * seconds / 60
+    _log.info("train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes", *numbers)
     return steps
 
 
@@ -163,13 +160,12 @@ def measure_step(config: ConfigDict, size: int, devices: Sequence[sharding.Devic
     mesh, model = make_mesh(config, devices), abstract_model(config, size)
     like = train_state.abstract_state(config, model, mesh)
     state = initial_parameters.initial_state(config, size, like)
-    batch = jax.tree.map(
-        lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding), abstract_batch(config, mesh)
-    )
+    ones = lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding)  # noqa: E731
+    batch = jax.tree.map(ones, abstract_batch(config, mesh))
     seconds = []
     with jax.set_mesh(mesh):
         step = train_state.make_step(config, model)
-        for _ in range(_CALLS + 1):
+        for _ in range(4):  # the first is compiled
             began = time.perf_counter()
             state, metrics = step(state, batch)
             jax.block_until_ready((state, metrics))

@@ -24,7 +24,7 @@ _SHOWN = {
     "loss": "#.4g",  # RepBERT's is near 0.001
     **dict.fromkeys(("active", "recall@1"), ".3f"),
     **dict.fromkeys(("masked_ids", "masked_margin", "masked_guide"), ".2f"),
-    **dict.fromkeys(("scale", "accuracy", "mlm", "next_sentence", "next_sentence_accuracy"), ".3f"),
+    **dict.fromkeys(("accuracy", "mlm", "next_sentence", "next_sentence_accuracy"), ".3f"),
     **dict.fromkeys(("reconstruction", "kl"), ".3f"),
     "examples_per_second": ".1f",
     "tokens_per_second": ",.0f",

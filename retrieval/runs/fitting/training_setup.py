@@ -80,8 +80,8 @@ class Setup:
 
     def validator(self) -> Callable[[Any], dict[str, float]] | None:
         """A function from parameters to metrics; None where the config asks for no validation."""
-        is_asked_for = self.config.loop.validate_every
-        return self.recipe.validation(self.run, self.vocabulary, self.mesh) if is_asked_for else None
+        places = self.run, self.vocabulary, self.mesh
+        return self.recipe.validation(*places) if self.config.loop.validate_every else None
 
     def cost(self, step: Callable) -> loop.Cost:
         """What a step costs, of several sources on average."""
@@ -97,10 +97,8 @@ class Setup:
         """How the loop trains."""
         config, fields, folder = self.config, self.config.loop, self.run.folder
         return loop.Settings(
+            **{name: fields[name] for name in ("log_every", "checkpoint_every", "validate_every")},
             steps=config.train.steps,
-            log_every=fields.log_every,
-            checkpoint_every=fields.checkpoint_every,
-            validate_every=fields.validate_every,
             refresh_every=config.mine.refresh_every,
             keep_steps=tuple(fields.keep_steps),
             from_model=bool(config.train.init_from) and newest is None,

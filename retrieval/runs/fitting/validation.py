@@ -71,7 +71,7 @@ def make(
     """A function from parameters to POOL_METRICS over a pool that stays the same; `build` is as of `Embedder`."""
     config = run.config
     check(config)
-    pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)
+    pool = (_labelled_pool if examples.labelled(config) else _held_out_pool)(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
     embedder = Embedder(config, vocabulary, mesh, build)
     queries = list(pool.queries.values())

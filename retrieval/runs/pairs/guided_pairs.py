@@ -5,12 +5,10 @@ guide_rows.npy    float32 [Q + N, H], of length 1: the queries, then the documen
 Each text is embedded once, with the guide's own tokenizer, whatever the number of epochs. A step reads rows.
 """
 
-import array
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -22,12 +20,10 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate import Candidate
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import guide
+from retrieval.runs.weights.text_embedder import Distinct, T
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_PARTS = "guide"  # the folder of what a killed run goes on with
 _SHARD = 8192  # texts of a file of it
 
 
@@ -38,51 +34,18 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
       examples: gives those that are trained on, each time that it is called.
     """
     queries = Distinct(lambda: (example.query for example in examples()), hashing.number)
-    documents = Distinct(
-        lambda: itertools.chain.from_iterable((*example.positives, *example.negatives) for example in examples()),
-        grouping.number,
-    )
+    texts = lambda: ((*example.positives, *example.negatives) for example in examples())  # noqa: E731
+    documents = Distinct(lambda: itertools.chain.from_iterable(texts()), grouping.number)
     path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
-        opened, parts = guide.open_guide(run), run.pairs / _PARTS
+        opened, parts = guide.open_guide(run), run.pairs / "guide"
         parts.mkdir(exist_ok=True)
-        made = [
-            *_embedded(parts, "queries", queries, opened.queries),
-            *_embedded(parts, "documents", documents, opened.documents),
-        ]
-        _join(made, path)
+        of_queries = list(_embedded(parts, "queries", queries, opened.queries))
+        _join([*of_queries, *_embedded(parts, "documents", documents, opened.documents)], path)
         files.remove(parts)
     first = len(queries)
     _log.info("pairs: %s has embedded %d queries and %d documents", run.config.train.guide, first, len(documents))
     return lambda query, texts: [queries.number(query), *(first + documents.number(text) for text in texts)]
-
-
-class Distinct(Generic[T]):
-    """Different texts, in the order in which they come first: 16 bytes for each, and 1 for each time."""
-
-    def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
-        """Args give the texts, each time anew, and a number of 64 bits that stands for one."""
-        self._texts, self._key = texts, key
-        keys = np.asarray(array.array("Q", map(key, texts())), np.uint64)
-        self._keys, places = np.unique(keys, return_index=True)
-        self._numbers = np.argsort(np.argsort(places))
-        self._is_first = np.isin(np.arange(len(keys)), places)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[T]:
-        return itertools.compress(self._texts(), self._is_first)
-
-    def __contains__(self, text: T) -> bool:
-        return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))
-
-    def number(self, text: T) -> int:
-        """The place of one of the texts."""
-        return int(self._numbers[self._place(text)])
-
-    def _place(self, text: T) -> int:
-        return int(np.searchsorted(self._keys, np.uint64(self._key(text))))
 
 
 def _embedded(
@@ -95,7 +58,7 @@ def _embedded(
         path = folder / f"{name}-{number:05d}.npy"
         if not path.exists():
             with files.atomic(path) as temporary, temporary.open("wb") as file:
-                np.save(file, embed(members), allow_pickle=False)
+                np.save(file, guide.unit(embed(members)), allow_pickle=False)
         yield path
 
 

@@ -24,15 +24,14 @@ from retrieval.search.mining import Drawn, Rule
 _log = logging.getLogger(__name__)
 
 RULE = ("negatives", "first", "last", "margin", "relative_margin", "sampling")
-TOP = "top"
-# The fields of the config that decide which negatives are mined.
-SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
+
+
 WITHOUT_ANSWERS = ", or set config.mine.answers=False"
 _PART = 10_000  # questions whose ranked lists are held at a time
 
 
 class Mining(NamedTuple):
-    """Which negatives are mined: the fields of SETTINGS.
+    """Which negatives are mined: the fields of `refresh_kind.MINED`.
 
     Attributes:
       answers: whether passages that hold an answer of the question are left out.
@@ -107,7 +106,7 @@ def check(taken: int, rule: ConfigDict) -> None:
 def mining_of(mine: ConfigDict, seed: int) -> Mining:
     """What the group `mine` of a config says, with the seed of the draw."""
     margins = mine.margin or None, mine.relative_margin or None
-    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == TOP)
+    rule = Rule(mine.negatives, mine.first, mine.last, *margins, top=mine.sampling == "top")
     return Mining(rule, mine.answers, seed)
 
 
@@ -144,7 +143,7 @@ def open_questions(
     with CandidateTexts(candidates_file, wanted) as candidates:
         questions, rows = [], candidates.row_of
         for id, grades in qrels.items():
-            if missing := next((positive for positive in grades if positive not in rows), None):
+            if (missing := next((positive for positive in grades if positive not in rows), None)) is not None:
                 what = f"training question '{id}' has the positive '{missing}', which is not there"
                 raise UserError(f"{candidates_file}: {what}: {again}")
             text, row = judged.queries[id], rows.get(id)

@@ -51,9 +51,7 @@ class NegativesRefresh(RefreshKind):
         """Checks that batches take negatives, which have no teacher's scores, and which are mined."""
         every, recipe = f"config.mine.refresh_every={config.mine.refresh_every}", recipe_of(config)
         if not config.data.negatives:
-            raise UserError(
-                f"{every} mines hard negatives, and config.data.negatives=0 takes none: raise that, or set 0"
-            )
+            raise UserError(f"{every} mines hard negatives, and config.data.negatives=0 takes none: raise that")
         if not recipe.has_towers:
             raise UserError(f"{every} mines with the embeddings of the model, and {recipe.label} has none: set 0")
         if has_teacher(recipe):
@@ -76,9 +74,7 @@ class NegativesRefresh(RefreshKind):
         trained_on = files.read_json(statistics)["pairs with negatives"]
         if trained_on >= batch_size > (drawn := int(share * trained_on)):  # or one more
             few = f"of {trained_on} labelled pairs are {drawn}, fewer than config.train.batch_size={batch_size}"
-            raise UserError(
-                f"config.mine.refresh_share={share} {few}: raise the share, such as to 1, or lower the batch"
-            )
+            raise UserError(f"config.mine.refresh_share={share} {few}: raise the share, or lower the batch")
 
     def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
         """As `RefreshKind.make`.

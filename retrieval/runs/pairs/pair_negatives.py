@@ -9,6 +9,7 @@ what a process that is killed leaves for the next one:
 """
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,10 +26,9 @@ from retrieval.data.sets import beir, trec
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.runs.pairs import hard_negatives, labelled_groups, source_pairs
-from retrieval.runs.pairs.guided_pairs import Distinct
 from retrieval.runs.pairs.hard_negatives import Lists, Question, Searched
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES
+from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES, Distinct
 from retrieval.runs.weights.trained_model import TRAINED, PairScorer, TrainedKind
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex
@@ -63,10 +63,10 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Searched, dict[str, Any]]]:
         embedder.write_queries(folder, QUERIES, [question.text for question in questions], len(questions))
         embedder.write_documents(folder, DOCUMENTS, candidates, len(candidates))
         queries, rows = StoredRows(folder, QUERIES), StoredRows(folder, DOCUMENTS)
-        judge = _Embeddings(queries, rows)
+        judge = functools.partial(_by_embeddings, queries, rows)
         if config.mine.reranker:
             scorer = TRAINED["reranker"].open(run, config.mine.reranker, "config.mine.reranker")
-            judge = _Reranker(scorer, folder / "judged", candidates)
+            judge = functools.partial(_by_reranker, scorer, folder / "judged", candidates)
         about = {"model": config.mine.model, "reranker": config.mine.reranker}
         yield Searched(questions, candidates, queries, ExactIndex(rows).search, judge), about
 
@@ -84,36 +84,29 @@ def _question(documents: Distinct[Candidate], number: int, group: grouping.Examp
     return Question(str(number), group.query, list(dict.fromkeys(map(documents.number, group.positives))), own)
 
 
-class _Embeddings:
+def _by_embeddings(
+    embedded: StoredRows, documents: StoredRows, start: int, questions: Sequence[Question], lists: Lists
+) -> tuple[Lists, np.ndarray]:
     """Leaves lists as they are, and scores positives by their embeddings."""
-
-    def __init__(self, queries: StoredRows, documents: StoredRows):
-        self._queries, self._documents = queries, documents
-
-    def __call__(self, start: int, questions: Sequence[Question], lists: Lists) -> tuple[Lists, np.ndarray]:
-        places, rows = zip(*_positives(questions))
-        query_PE = self._queries[start : start + len(questions)][list(places)]
-        scores_P = np.einsum("pe,pe->p", query_PE, self._documents[np.array(rows)])
-        return lists, _worst(questions, scores_P)
+    places, rows = zip(*_positives(questions))
+    query_PE = embedded[start : start + len(questions)][list(places)]
+    return lists, _worst(questions, np.einsum("pe,pe->p", query_PE, documents[np.array(rows)]))
 
 
-class _Reranker:
+def _by_reranker(
+    scorer: PairScorer, at: Path, texts: CandidateTexts, start: int, questions: Sequence[Question], lists: Lists
+) -> tuple[Lists, np.ndarray]:
     """A reranker's scores of positives, and of what the embedder found, in their order."""
-
-    def __init__(self, scorer: PairScorer, folder: Path, candidates: CandidateTexts):
-        self._scorer, self._folder, self._candidates = scorer, folder, candidates
-
-    def __call__(self, start: int, questions: Sequence[Question], lists: Lists) -> tuple[Lists, np.ndarray]:
-        _, rows_QK = lists
-        is_found_QK = rows_QK >= 0
-        pairs = [*zip(np.nonzero(is_found_QK)[0].tolist(), rows_QK[is_found_QK].tolist()), *_positives(questions)]
-        queries, folder = [question.text for question in questions], self._folder / f"{start:09d}"
-        scores_P, _ = self._scorer.score_all(folder, queries, lambda: pairs, len(pairs), self._candidates.__getitem__)
-        scores_QK, count = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
-        scores_QK[is_found_QK] = scores_P[:count]
-        order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
-        ranked = np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
-        return ranked, _worst(questions, scores_P[count:])
+    _, rows_QK = lists
+    is_found_QK = rows_QK >= 0
+    pairs = [*zip(np.nonzero(is_found_QK)[0].tolist(), rows_QK[is_found_QK].tolist()), *_positives(questions)]
+    queries, folder = [question.text for question in questions], at / f"{start:09d}"
+    scores_P, _ = scorer.score_all(folder, queries, lambda: pairs, len(pairs), texts.__getitem__)
+    scores_QK, count = np.full(rows_QK.shape, -np.inf, np.float32), int(is_found_QK.sum())
+    scores_QK[is_found_QK] = scores_P[:count]
+    order_QK = np.argsort(-scores_QK, axis=1, kind="stable")
+    ranked = np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
+    return ranked, _worst(questions, scores_P[count:])
 
 
 def _positives(questions: Sequence[Question]) -> list[tuple[int, int]]:

@@ -55,9 +55,7 @@ def check_is_there(run: WorkDirectory, names: Sequence[str], place: int) -> None
         if need in owner.config.stages:
             if STAGES[need].protected and any(need in base.config.stages for base in run.chain[1:]):
                 way = f'leave it out, with --config.stages="{tuple(names)}"'
-                raise UserError(
-                    f"{why}. config.stages has '{need}', so config.base={run.config.base} is not read: {way}"
-                )
+                raise UserError(f"{why}. config.stages has '{need}', so that of config.base is not read: {way}")
             raise UserError(f"{why}, which has not run: --stage={','.join(stages_to_rerun(run, names))}")
         if read.required:  # it may have run all the same, named in the shell
             way = f"run --stage={need},{name}, or set config.base to a run that has it"

@@ -13,7 +13,6 @@ from retrieval.runs.pipeline.stage import STAGES, is_among, readers_of, reads_of
 from retrieval.runs.pipeline.work_directory import WorkDirectory
 
 _log = logging.getLogger(__name__)
-
 _READ_BY_ALL = ("vocab",)  # where no stage of the chain prepares a corpus
 
 
@@ -85,8 +84,5 @@ def _reads_output(run: WorkDirectory, name: str, of: str) -> bool:
 
 
 def _value(config: ConfigDict, field: str) -> str:
-    """As JSON, for which lists and tuples are the same."""
-    try:
-        return json.dumps(get_field(config, field))
-    except KeyError:  # of a version without the field
-        return ""
+    """As JSON, for which lists and tuples are the same; a version may lack the field."""
+    return json.dumps(field_of(config, field))

@@ -75,13 +75,12 @@ def _fixed_of(run: WorkDirectory) -> list[str]:
 def _refused(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> dict[str, str]:
     """Of the fields of a fixed stage those that have changed and may not, each with both values in words."""
     protected = STAGES[name].protected or Protected()
-    return {
-        field: f"config.{field}: {old!r} there, {new!r} now"
-        for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items()
-        if field not in protected.extendable
-        or not isinstance(old, int | float)
-        or not _may_become(field, old, new, record)
-    }
+    refused = {}
+    for field, (old, new) in changed_fields(run, name, record["inputs"]["fields"]).items():
+        is_length = field in protected.extendable and isinstance(old, int | float)
+        if not (is_length and _may_become(field, old, new, record)):
+            refused[field] = f"config.{field}: {old!r} there, {new!r} now"
+    return refused
 
 
 def _may_become(field: str, old: float, new: float, record: Mapping[str, Any]) -> bool:

@@ -196,14 +196,10 @@ def check_consistent(run: WorkDirectory, name: str) -> None:
         view = run.as_seen_by(name) if read.from_base_if_later else run
         made_of = (read_record(owner, read.stage) or {}).get("stands_on", {})
         models = [(below.stage, theirs) for below, theirs in needs(owner, read.stage) if not below.from_base_if_later]
-        others = [
-            (of, view.owner(of)) for of, theirs in models if _is_model(of) and view.owner(of).folder != theirs.folder
-        ]
-        others += [
-            (same.stage, ours)
-            for same, ours in reads
-            if same.must_match and same.stage in made_of and not _is_same(same.stage, ours, owner, made_of[same.stage])
-        ]
+        pairs = [(of, theirs, view.owner(of)) for of, theirs in models if _is_model(of)]
+        others = [(of, ours) for of, theirs, ours in pairs if ours.folder != theirs.folder]
+        same = [(of.stage, ours) for of, ours in reads if of.must_match and of.stage in made_of]
+        others += [(of, ours) for of, ours in same if not _is_same(of, ours, owner, made_of[of])]
         for other, ours in others:
             what = f"what stage '{read.stage}' of {owner.display_path} made of another '{other}' than that of"
             way = f"add '{read.stage}' to config.stages, or take the '{other}' of the base"
@@ -307,11 +303,5 @@ def field_of(config: Any, field: str) -> Any:
 
 
 def get_field(config: Any, field: str) -> Any:
-    """The value of a dotted name in nested dicts.
-
-    Raises:
-      KeyError: there is no such field.
-    """
-    for name in field.split("."):
-        config = config[name]
-    return config
+    """The value of a dotted name in nested dicts."""
+    return functools.reduce(lambda group, name: group[name], field.split("."), config)

@@ -119,11 +119,6 @@ class Run(WorkDirectory):
         return self.pairs / "validation"
 
     @property
-    def checkpoints(self) -> Path:
-        """Orbax steps."""
-        return self.owner("train").folder / "checkpoints"
-
-    @property
     def passages(self) -> list[Path]:
         """The collection to search, as BEIR's corpus.jsonl: the passages of the corpus, or of labelled examples."""
         labelled = self.pairs / "passages.jsonl"

@@ -67,9 +67,8 @@ class WorkDirectory:
         """
         folder = artefacts.local(value)
         if not (folder / CONFIG).exists():
-            tried = folder.absolute()
-            where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
-            raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
+            where = f"no config.json in {folder.absolute()}"
+            raise UserError(f"{field}={value}: not a work directory ({where}); name that of a run")
         return cls(kept_config(folder, field), folder, lock, remote=artefacts.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property

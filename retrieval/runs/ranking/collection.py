@@ -73,7 +73,7 @@ class Collection:
             for number, (id, other) in enumerate(itertools.zip_longest(ids, embedded), 1):
                 if id != other:
                     what = (
-                        f"of {len(ids)} {kind} '{id}' is number {number}, and '{other}' of {len(embedded)} embeddings"
+                        f"number {number} of {len(ids)} {kind} is '{id}', and '{other}' of {len(embedded)} embeddings"
                     )
                     raise UserError(f"{folder}: older than the set: {what}; --stage=encode,index makes both again")
 

@@ -65,7 +65,8 @@ def write(
     if not hosts.on_first(path.exists):
         shard_size = min(shard_size, _PASSAGES)
         shards = sharded_map.shard_paths(folder, "lines", ".json", total, shard_size)
-        sharded_map.write_shards(shards, collection.candidates(), total, shard_size, make, _write)
+        passages, write = collection.candidates(), lambda shard, made: files.write_json(shard, made._asdict())
+        sharded_map.write_shards(shards, passages, total, shard_size, make, write)
         hosts.on_first(lambda: _join(shards, path, counted, total))
     hosts.on_first(lambda: files.remove(folder))
     return hosts.on_first(lambda: files.read_json(counted))
@@ -85,10 +86,6 @@ def check(collection: Collection) -> int:
     if not count:
         raise UserError(f"{where}: it has no passage")
     return count
-
-
-def _write(path: Path, made: Lines) -> None:
-    files.write_json(path, made._asdict())
 
 
 def _join(shards: Sequence[Path], path: Path, counted: Path, passages: int) -> None:

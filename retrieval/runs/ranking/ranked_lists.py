@@ -5,6 +5,7 @@ searched/STAGE/SET.npz    written by stages that search in a way of their own, r
 """
 
 import dataclasses
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -217,11 +218,11 @@ def evaluated_runs(run: Run, sets: Sequence[str], systems: Mapping[str, str]) ->
     for system, field in systems.items():
         if tag(system) not in known:
             raise unknown_name(f"system in config.{field}, which has no run in {folder},", tag(system), known)
-    files_of = {
-        name: {system: RunFile(system, of_set[tag(system)]) for system in systems if tag(system) in of_set}
-        for name, of_set in paths.items()
-    }
-    return {name: of_set for name, of_set in files_of.items() if of_set}
+    files_of: dict[str, dict[str, RunFile]] = {}
+    for name, system in itertools.product(paths, systems):
+        if path := paths[name].get(tag(system)):
+            files_of.setdefault(name, {})[system] = RunFile(system, path)
+    return files_of
 
 
 def train_unless(model: str) -> tuple[str, ...]:

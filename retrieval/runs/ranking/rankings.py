@@ -11,7 +11,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.runs.ranking import costs, fused, indexes
 from retrieval.runs.ranking.collection import BASELINES, TRAINED, Collection
 from retrieval.runs.ranking.indexes import Together
-from retrieval.runs.ranking.ranked_lists import Ranking, others
+from retrieval.runs.ranking.ranked_lists import Among, Ranking, others
 from retrieval.search import encoding, exact, fusion, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 
@@ -91,9 +91,8 @@ class Ranker:
         if not self._collection.has_embeddings():
             return words
         dense, *others = self._dense()
-        baselines = [
-            self._embedded(INDEXES[EXACT], system) for system in filter(self._collection.has_embeddings, BASELINES)
-        ]
+        encoded = filter(self._collection.has_embeddings, BASELINES)
+        baselines = [self._embedded(INDEXES[EXACT], system) for system in encoded]
         golds = self._validation.golds if self._validation else ()
         hybrids = [fused.hybrid(of, dense, golds, self._depth, self._searched.weight) for of in words[:1]]
         return [*words, *baselines, dense, *others, *hybrids]
@@ -128,7 +127,7 @@ class Ranker:
             stored = (collection.index(kind.name), "*") if kind.is_saved else (collection.embeddings(system), _EMBEDDED)
             notes[costs.BYTES] = costs.bytes_of(stored[0].rglob(stored[1]), len(self._value.candidates))
         name = kind.system_of(index) if system == TRAINED else system
-        ranking = self._ask(index, queries_QE, name)._replace(notes=notes, among=_Embedded(collection, system))
+        ranking = self._ask(index, queries_QE, name)._replace(notes=notes, among=_by_embeddings(collection, system))
         return ranking if system == TRAINED else ranking._replace(on_validation=None)
 
     def _ask(self, index: Any, queries: Any, system: str) -> Ranking:
@@ -148,24 +147,25 @@ def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, ro
     return of_rows[rows_K]
 
 
-class _Embedded:
-    """Scores of some candidates by their embeddings, which are read at the first call."""
+def _by_embeddings(collection: Collection, system: str) -> Among:
+    """Scores [K] of some candidates for the query of a number, by embeddings, which are read at the first call.
 
-    def __init__(self, collection: Collection, system: str):
-        self._folder = collection.embeddings(system)
+    A candidate's is that of its best window.
+    """
+    folder = collection.embeddings(system)
 
-    @functools.cached_property
-    def _read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        embeddings_WE, ids = encoding.load(self._folder, "candidates")
-        return embeddings_WE, windows.owners(ids), encoding.load(self._folder, "queries")[0]
+    @functools.cache
+    def read() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        embeddings_WE, ids = encoding.load(folder, "candidates")
+        return embeddings_WE, windows.owners(ids), encoding.load(folder, "queries")[0]
 
-    def __call__(self, number: int, rows_K: np.ndarray) -> np.ndarray:
-        """Scores [K] for the query of a number; a candidate's is that of its best window."""
-        embeddings_WE, owners_W, queries_QE = self._read
+    def among(number: int, rows_K: np.ndarray) -> np.ndarray:
+        embeddings_WE, owners_W, queries_QE = read()
+        query_E = queries_QE[number]
         first_K, end_K = np.searchsorted(owners_W, rows_K), np.searchsorted(owners_W, rows_K, side="right")
-        return np.array(
-            [(embeddings_WE[first:end] @ queries_QE[number]).max() for first, end in zip(first_K, end_K)], np.float32
-        )
+        return np.array([(embeddings_WE[a:b] @ query_E).max() for a, b in zip(first_K, end_K)], np.float32)
+
+    return among
 
 
 def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:

@@ -21,7 +21,6 @@ from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.training import frozen
 
 _GROUP = "train.lora"
-_STORED = "stored"
 
 
 def check(config: ConfigDict) -> None:
@@ -107,7 +106,7 @@ def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) ->
 
 def _frozen_type(config: ConfigDict) -> Any:
     """The type of parameters that are not trained: that of their files where it has 16 bits, unless a field has one."""
-    if config.train.lora.base != _STORED:
+    if config.train.lora.base != "stored":
         return jnp.dtype(config.train.lora.base)
     stored = set(bert_weights.folders(config).values())  # what an adapter was merged into has another type
     types = {np.dtype("float32") if model_folder.base_of(of.place) else of.stored_type for of in stored}

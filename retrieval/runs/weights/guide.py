@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.config import experiment
-from retrieval.data.sets.candidate import Candidate
 from retrieval.recipes.towers import embedding_size
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import exported_towers
@@ -17,24 +16,9 @@ from retrieval.runs.weights.text_embedder import EMBEDDERS, TextEmbedder
 FIELD = "config.train.guide"
 
 
-class Guide:
-    """A guide on the devices of this host, with its own tokenizer, prefixes and lengths."""
-
-    def __init__(self, embedder: TextEmbedder):
-        self._embedder = embedder
-
-    def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Embeddings of queries, float32 [Q, H], of length 1."""
-        return _unit(self._embedder.queries(texts))
-
-    def documents(self, texts: Sequence[Candidate]) -> np.ndarray:
-        """Embeddings of documents, float32 [N, H], of length 1; of long ones that of the beginning."""
-        return _unit(self._embedder.documents(texts))
-
-
-def open_guide(run: Run) -> Guide:
-    """The guide that a run's config names."""
-    return Guide(TextEmbedder(EMBEDDERS.towers(run, run.config.train.guide, FIELD)))
+def open_guide(run: Run) -> TextEmbedder:
+    """The guide that a run's config names, on the devices of this host, with its own tokenizer and lengths."""
+    return TextEmbedder(EMBEDDERS.towers(run, run.config.train.guide, FIELD))
 
 
 def fetch(run: Run) -> None:
@@ -68,5 +52,6 @@ def fingerprint(run: Run) -> str:
     return files.fingerprint([[path.name, *(one["sum"] for one in files.describe(path))] for path in inputs(run)])
 
 
-def _unit(values_NH: np.ndarray) -> np.ndarray:
+def unit(values_NH: np.ndarray) -> np.ndarray:
+    """Embeddings [N, H] with length 1."""
     return values_NH / np.maximum(np.linalg.norm(values_NH, axis=1, keepdims=True), 1e-12)

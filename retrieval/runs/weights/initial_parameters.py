@@ -96,9 +96,8 @@ def initial_state(
     if adapters := train_state.adapters_of(config):
         params = adapters.filled(config, params, like.params)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    params = jax.tree.map(
-        lambda leaf, to: sharding.place(np.asarray(leaf).astype(to.dtype), to.sharding), params, like.params
-    )
+    cast = jax.tree.map(lambda leaf, to: np.asarray(leaf).astype(to.dtype), params, like.params)
+    params = jax.tree.map(sharding.place, cast, shardings.params)
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
     return jax.jit(create, out_shardings=shardings)(params)
 

@@ -1,6 +1,5 @@
 """A run that starts from BERT's weights: whether they fit, and where they go."""
 
-import itertools
 import logging
 import re
 import shlex
@@ -24,11 +23,10 @@ from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import module_fields
-from retrieval.runs.weights.initial_parameters import STARTS, Start
+from retrieval.runs.weights.initial_parameters import FIELD, STARTS, Start
 
 _log = logging.getLogger(__name__)
 
-_FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
 _HEAD = ("pooler", "pooler_norm", "classifier")  # of a cross-encoder
 
@@ -44,7 +42,7 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
         folder = hub.path(value) if value else None
         if not folder or not is_encoder(folder):
             if hub.is_name(value):
-                raise UserError(f"{_FIELD}={value}: its config is not that of an encoder")
+                raise UserError(f"{FIELD}={value}: its config is not that of an encoder")
             return {}
         if not (recipe_of(config).has_towers and model_folder.has_two_towers(folder)):
             return dict.fromkeys(_TOWERS, EncoderFolder.open(folder))
@@ -53,16 +51,16 @@ def folders(config: ConfigDict) -> dict[str, EncoderFolder]:
     else:
         names = value.split(",")
     if len(names) != 2 or not any(names):
-        raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
+        raise UserError(f"{FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
     recipe = recipe_of(config)
     if not recipe.has_towers or config.model.tied:
         why = "towers that share their parameters are" if recipe.has_towers else f"{recipe.label} is"
         way = "name one, or set config.model.tied=False"
-        raise UserError(f"{_FIELD}={value}: two folders, but {why} one encoder; {way}")
+        raise UserError(f"{FIELD}={value}: two folders, but {why} one encoder; {way}")
     for name in filter(None, names):
         if not is_encoder(hub.path(name)):
             what = "no folder of BERT's weights (config.json beside the weights)"
-            raise UserError(f"{_FIELD}={value}: {name} is {what}{hub_hint(name)}")
+            raise UserError(f"{FIELD}={value}: {name} is {what}{hub_hint(name)}")
     return {tower: EncoderFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 
@@ -80,7 +78,7 @@ def check(config: ConfigDict, vocabulary: Path | None) -> None:
         if flags := " ".join([*missing, *lacking]):
             what = "a model of other sizes" if missing else "this config lacks what its modules do"
             way = f"\nor name a copy without {model_folder.MODULES}, for its encoder alone" if lacking else ""
-            raise UserError(f"{_FIELD}={folder.path}: {what}; set\n  {flags}{way}")
+            raise UserError(f"{FIELD}={folder.path}: {what}; set\n  {flags}{way}")
         _check_vocabulary(vocabulary, folder)
 
 
@@ -115,7 +113,7 @@ def _load_encoder(folder: EncoderFolder, params: Mapping[str, Any]) -> dict[str,
     """Of a model whose other parameters a BERT has not: they start at random."""
     if "final_norm" in params["encoder"] and not folder.sizes["architecture"].final_norm:
         way = "set config.model.writer.pre_norm=False"
-        raise UserError(f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: {way}")
+        raise UserError(f"{FIELD}={folder.path}: the norms of a BERT stand after its sublayers: {way}")
     return {**params, "encoder": folder.encoder(params["encoder"])}
 
 
@@ -197,7 +195,7 @@ def _check_rows(folder: EncoderFolder, vocabulary: Vocabulary, name: str, path: 
 
 
 def _check_vocabulary(ours: Path | None, folder: EncoderFolder) -> None:
-    theirs, name = vocabularies.find(folder.path), f"{_FIELD}={folder.path}"
+    theirs, name = vocabularies.find(folder.path), f"{FIELD}={folder.path}"
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
         raise UserError(f"{name}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
@@ -213,12 +211,11 @@ class PublishedWeights(Start):
 
     def inputs(self, run: Run) -> Sequence[Path]:
         """The files of the folders: a run that has started notices when they change."""
-        of_folders = dict.fromkeys(folders(run.config).values())
-        paths = (
-            (*of.files, *model_folder.module_files(of.path), *vocabularies.files(vocabularies.find(of.path)))
-            for of in of_folders
-        )
-        return list(itertools.chain.from_iterable(paths))
+        paths = []
+        for of in dict.fromkeys(folders(run.config).values()):
+            vocabulary = vocabularies.files(vocabularies.find(of.path))
+            paths += [*of.files, *model_folder.module_files(of.path), *vocabulary]
+        return paths
 
     def check(self, run: Run) -> None:
         """As `Start.check`."""

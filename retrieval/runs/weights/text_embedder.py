@@ -2,10 +2,11 @@
 
 import array
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,8 +30,38 @@ from retrieval.runs.weights.trained_run import load_towers, of_towers
 from retrieval.search import encoding
 
 QUERIES, DOCUMENTS = "queries", "documents"
-_OF_PAIRS = ("ForSequenceClassification", "ForCausalLM")
 _PAIRS = 8192  # that are multiplied at a time
+
+
+T = TypeVar("T")
+
+
+class Distinct(Generic[T]):
+    """Different texts, in the order in which they come first: 16 bytes for each, and 1 for each time."""
+
+    def __init__(self, texts: Callable[[], Iterable[T]], key: Callable[[T], int]):
+        """Args give the texts, each time anew, and a number of 64 bits that stands for one."""
+        self._texts, self._key = texts, key
+        keys = np.asarray(array.array("Q", map(key, texts())), np.uint64)
+        self._keys, places = np.unique(keys, return_index=True)
+        self._numbers = np.argsort(np.argsort(places))
+        self._is_first = np.isin(np.arange(len(keys)), places)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[T]:
+        return itertools.compress(self._texts(), self._is_first)
+
+    def __contains__(self, text: T) -> bool:
+        return bool(self._keys[self._place(text) % len(self._keys)] == self._key(text))
+
+    def number(self, text: T) -> int:
+        """The place of one of the texts."""
+        return int(self._numbers[self._place(text)])
+
+    def _place(self, text: T) -> int:
+        return int(np.searchsorted(self._keys, np.uint64(self._key(text))))
 
 
 class TextEmbedder:
@@ -56,9 +87,8 @@ class TextEmbedder:
 
     def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
         """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        self._write(
-            folder, name, queries, total, lambda texts: [[ids] for ids in self._tokens(texts)], self._query_tower
-        )
+        rows = lambda texts: [[ids] for ids in self._tokens(texts)]  # noqa: E731
+        self._write(folder, name, queries, total, rows, self._query_tower)
 
     def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
         """The same of documents, by theirs."""
@@ -72,25 +102,16 @@ class TextEmbedder:
         A document is embedded once, whatever the number of its pairs, and one host multiplies.
         """
         began = time.perf_counter()
-        places_P, keys_P = array.array("q"), array.array("Q")
-        for place, document in pairs():
-            places_P.append(place)
-            keys_P.append(grouping.number(document))
-        _, firsts_D, documents_P = np.unique(np.asarray(keys_P), return_index=True, return_inverse=True)
-        rows_D = np.empty(len(firsts_D), int)
-        rows_D[np.argsort(firsts_D)] = np.arange(len(firsts_D))  # documents lie in the order in which they come
-        is_first_P = np.isin(np.arange(len(keys_P)), firsts_D)
-        documents = (document for (_, document), is_first in zip(pairs(), is_first_P) if is_first)
+        documents = Distinct(lambda: (document for _, document in pairs()), grouping.number)
         self.write_queries(folder, QUERIES, queries, len(queries))
-        self.write_documents(folder, DOCUMENTS, documents, len(firsts_D))
+        self.write_documents(folder, DOCUMENTS, documents, len(documents))
         hosts.on_first(lambda: None)  # from here on the files of all hosts are there
         stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
-        sides = np.asarray(places_P), rows_D[documents_P]
-        scores_P = np.empty(total, np.float32)
+        scores_P, remaining = np.empty(total, np.float32), iter(pairs())
         for start in range(0, total, _PAIRS):
-            part = slice(start, start + _PAIRS)
-            query_PE, document_PE = (rows[rows_P[part]] for rows, rows_P in zip(stored, sides))
-            scores_P[part] = np.einsum("pe,pe->p", query_PE, document_PE)
+            some = [(place, documents.number(of)) for place, of in itertools.islice(remaining, _PAIRS)]
+            query_PE, document_PE = (rows[np.array(rows_P)] for rows, rows_P in zip(stored, zip(*some)))
+            scores_P[start : start + _PAIRS] = np.einsum("pe,pe->p", query_PE, document_PE)
         return scores_P, (time.perf_counter() - began) / max(1, total)
 
     def _write(
@@ -136,9 +157,8 @@ class _Embedders(PublishedKind):
         return TextEmbedder(towers)
 
 
-EMBEDDERS = _Embedders(
-    "embedder", lambda recipe: recipe.has_towers, ", or a folder that sentence-transformers or transformers saved"
-)
+_OTHERWISE = ", or a folder that sentence-transformers or transformers saved"
+EMBEDDERS = _Embedders("embedder", lambda recipe: recipe.has_towers, _OTHERWISE)
 
 
 def reads_pairs(folder: Path) -> bool:
@@ -147,7 +167,8 @@ def reads_pairs(folder: Path) -> bool:
         return model_folder.modules(folder)[-1].kind == "LogitScore"
     config = files.read_json(family.config_of(folder)) if model_folder.base_of(folder) is None else {}
     names = config.get("architectures") if isinstance(config, dict) else ()
-    return isinstance(names, list) and any(str(name).endswith(_OF_PAIRS) for name in names)
+    kinds = ("ForSequenceClassification", "ForCausalLM")
+    return isinstance(names, list) and any(str(name).endswith(kinds) for name in names)
 
 
 def kind_of(value: str, field: str, run: Run) -> TrainedKind:

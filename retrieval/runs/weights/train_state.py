@@ -57,17 +57,14 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     train, mine = config.train, config.mine
     steps = train.schedule_steps or train.steps
     tx = optimizer.make_optimizer(
-        learning_rate=train.learning_rate,
+        **{name: train[name] for name in ("learning_rate", "warmup_ratio", "weight_decay", "schedule")},
         steps=max(1, steps // train.accumulation),
-        warmup_ratio=train.warmup_ratio,
-        weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
         epsilon=train.adam_epsilon,
         name=train.optimizer,
         lamb_norm_limit=train.lamb_norm_limit or None,
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
-        schedule=train.schedule,
     )
     tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
     return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx
@@ -136,9 +133,8 @@ def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mes
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
     # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
-    return jax.tree.map(
-        lambda leaf: _at(leaf, NamedSharding(mesh, leaf.sharding.spec if leaf.sharding else P())), state
-    )
+    specs = jax.tree.map(lambda leaf: leaf.sharding.spec if leaf.sharding else P(), state)
+    return jax.tree.map(lambda leaf, spec: _at(leaf, NamedSharding(mesh, spec)), state, specs)
 
 
 def _in_bfloat16(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

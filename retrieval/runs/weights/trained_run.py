@@ -65,8 +65,6 @@ class TrainedRun(Start):
     def init(self, model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
         """As `Start.init`."""
         folder = artefacts.local(config.train.init_from)
-        if not (folder / "config.json").exists():
-            raise UserError(f"{FIELD}={folder}: not a work directory (no config.json)")
         _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)
         take_positions(trained, position_count(config))
         try:

@@ -15,10 +15,8 @@ from retrieval.common.errors import UserError, divisors
 from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import cross_entropy
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, PUSHED, Batch, Loss, Metrics
 from retrieval.training.matryoshka import check_sizes
-
-PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,6 @@ class InBatchSoftmax(Loss):
     """
 
     compares = EMBEDDINGS
-    learns_scale = True
     neutral = {"train.other_positives": (PUSHED,), "train.log_q": (False,)}
     block: ClassVar[int] = 512  # documents that are compared at a time: it changes memory and time, not the result
 
@@ -71,16 +68,6 @@ class InBatchSoftmax(Loss):
     false_margin: float = 0.1
     guide: str = ""
     guide_margin: float = 0.0
-
-    @property
-    def takes_positives(self) -> bool:
-        """As `Loss.takes_positives`."""
-        return self.other_positives != PUSHED
-
-    @property
-    def counts_copies(self) -> str:
-        """As `Loss.counts_copies`."""
-        return "train.other_positives" if self.other_positives == "mean" else ""
 
     def check_batch(self, batch_size: int, negatives: int) -> None:
         """Also that groups fit a batch."""
@@ -98,8 +85,7 @@ class InBatchSoftmax(Loss):
           batch: its `document_id` [B, K] is equal for copies of a document, in whatever column; `log_q` [B, K] is log Q
             up to a constant; `positive_ids` [B, P], if there are any, are all positives of a query that are known, its
             own among them, of which one may be there more than once, to fill a row up; `guide` [B, 1 + K, H] has the
-            guide's embeddings of the query and its documents; `scale` [], if it is there, is in place of 1 /
-            temperature.
+            guide's embeddings of the query and its documents.
 
         Returns:
           The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of
@@ -126,8 +112,8 @@ class InBatchSoftmax(Loss):
         def candidates(texts: _Texts, bias_N: jax.Array, ids_NQ: jax.Array) -> Candidates:
             return on_every_device(Candidates(texts.embedding_XE, bias_N, ids_NQ, texts.scale_XG, texts.guide_XH))
 
-        mean, temperature = self.other_positives == "mean", 1 / batch["scale"] if "scale" in batch else self.temperature
-        options = (temperature, self.block, mean, self.groups, self.matryoshka)
+        mean = self.other_positives == "mean"
+        options = (self.temperature, self.block, mean, self.groups, self.matryoshka)
         rivals = candidates(documents, bias_BK.reshape(B * K), ids_BK.reshape(B * K)[:, None])
         softmax = cross_entropy(anchors(queries, K, known_BP), rivals, *options)
         loss_B = softmax.loss_B

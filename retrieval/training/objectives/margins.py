@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.common.runtime.arrays import on_every_device
-from retrieval.training.candidate_blocks import contain
+from retrieval.training.candidate_blocks import contain, product
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 
 # Stands in the list of a query without any known positive; no document has this id.
@@ -60,9 +60,7 @@ class MultiLabelMargin(Loss):
         ids_BK = batch["document_id"]
         document_NE = on_every_device(document_BKE.astype(jnp.float32).reshape(B * K, E))
         ids_N = on_every_device(ids_BK.reshape(B * K))
-        # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
-        precision = jax.lax.Precision.HIGHEST
-        score_BN = jnp.einsum("be,ne->bn", query_BE.astype(jnp.float32), document_NE, precision=precision)
+        score_BN = product("be,ne->bn", query_BE.astype(jnp.float32), document_NE)
         positive_BN = contain(batch.get("positive_ids", ids_BK[:, :1]), ids_N)
         hinges: Any = _hinges(score_BN, positive_BN, self.margin)  # custom_vjp's stub says `object`
         total_B, active_B = hinges

@@ -9,12 +9,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.training.candidates import compared, counts, divided, mean_of_negatives
-from retrieval.training.loss_kind import LOSSES, SCORES, Batch, Loss, Metrics
+from retrieval.training.candidates import OfCandidates, counts, mean_of_negatives
+from retrieval.training.loss_kind import LOSSES, Batch
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoWayNLL(Loss):
+class TwoWayNLL(OfCandidates):
     """The positive against each hard negative alone.
 
         loss = mean over negatives n of log(1 + exp((s_n - s_p) / temperature))
@@ -23,20 +23,14 @@ class TwoWayNLL(Loss):
     each should count alike, such as those that ANCE mines anew.
     """
 
-    compares = SCORES
-    needs_negatives = True
-
-    temperature: float = 1.0
-
-    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of the scores of an example's documents, the positive's first."""
-        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """As `OfCandidates.of_scores`."""
         loss_BN = jax.nn.softplus(score_BK[:, 1:] - score_BK[:, :1])
-        return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
+        return mean_of_negatives(loss_BN, ids_BK)
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiNegativeNLL(Loss):
+class MultiNegativeNLL(OfCandidates):
     """Softmax of the positive among its own example's documents.
 
         loss = -log(exp(s_p / temperature) / sum over the example's documents d of exp(s_d / temperature))
@@ -45,20 +39,14 @@ class MultiNegativeNLL(Loss):
     2021). Take it for a reranker with hard negatives; for towers the in-batch softmax has more negatives for nothing.
     """
 
-    compares = SCORES
-    needs_negatives = True
-
-    temperature: float = 1.0
-
-    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of the scores of an example's documents, the positive's first."""
-        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """As `OfCandidates.of_scores`."""
         counted_BK = jnp.where(counts(ids_BK), score_BK, -jnp.inf)
-        return jax.nn.logsumexp(counted_BK, axis=1) - score_BK[:, 0], compared(score_BK, ids_BK)
+        return jax.nn.logsumexp(counted_BK, axis=1) - score_BK[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
-class Triplet(Loss):
+class Triplet(OfCandidates):
     """A margin between the positive and each hard negative.
 
         loss = mean over negatives n of max(0, margin - (s_p - s_n) / temperature)
@@ -67,17 +55,12 @@ class Triplet(Loss):
     section 4.2). A pair beyond the margin trains nothing: the softmax losses learn more of the same triples.
     """
 
-    compares = SCORES
-    needs_negatives = True
-
-    temperature: float = 1.0
     margin: float = 1.0
 
-    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of the scores of an example's documents, the positive's first."""
-        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """As `OfCandidates.of_scores`."""
         loss_BN = jax.nn.relu(self.margin - (score_BK[:, :1] - score_BK[:, 1:]))
-        return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
+        return mean_of_negatives(loss_BN, ids_BK)
 
 
 LOSSES.register("two_way_nll", TwoWayNLL)
