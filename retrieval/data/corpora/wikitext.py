@@ -122,6 +122,8 @@ class Dumps(CorpusKind):
             try:
                 wikipedia.read_pages(path)
             except UserError as error:
+                if self.takes(str(path)):
+                    raise
                 raise UserError(f"{error}, or documents, whose names end in {document_format.endings()}") from error
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:

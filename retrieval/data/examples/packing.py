@@ -90,7 +90,7 @@ class Packing(NamedTuple):
         """How much each text takes of its rows, by field, [N, K]."""
         empty = {field: FILLER if field in self.texts else 0 for field in self.rows}
         counts = {field: np.count_nonzero(examples[field] != none, axis=-1) for field, none in empty.items()}
-        return {field: count.reshape(len(count), -1) for field, count in counts.items()}
+        return {field: np.atleast_2d(count.T).T for field, count in counts.items()}
 
     def pack(self, examples: Arrays) -> Packed | None:
         """A batch of the first examples that fit, and which these are, [C]; None where fewer than C fit.
