@@ -178,7 +178,7 @@ def test_files_of_this_machine_are_staged_and_named_where_the_hosts_have_them(wo
     buckets = ["--workdir=gs://b/run", "--config.base=gs://b/base"]
     own = ["--config.corpus=dump.xml.bz2", f"--config.sets.beir={work.root}/nfcorpus/,gs://data/scifact"]
     err = work.run("tpu_vm.sh", "up", *PLACE, "--type=v5litepod-8", "--", "--config=mlm", *buckets, *own).stderr
-    assert "not checked here, for it is read from a bucket: --config.sets.beir" in err
+    assert "not checked here, for it is read from a bucket: --config.base" in err
     at, copies = "run/inputs", [argv[3:] for argv in work.argv("storage cp")]
     assert copies == [
         ["--recursive", "--project=p", f"{work.root}/dump.xml.bz2", "gs://b/run-inputs/1/"],

@@ -178,7 +178,10 @@ def test_links_lead_to_the_module_that_defines_the_name(site):
         ("Use it:\n```python\nfor a in the: f(a)\n```\nThat is all of it.", ["That is all of it."]),
         ("As in the example::\n\n    the = a(of)\n\nIt is the end.", ["As in the example:", "It is the end."]),
         # Directives whose content is prose.
-        (".. note:: This is for you.\n\n.. versionadded:: 1.2.0\n   It can be.", ["This is for you.", "It can be."]),
+        (
+            ".. note:: This is for you.\n\n.. versionadded:: 1.2.0\n   It can be new.",
+            ["This is for you.", "It can be new."],
+        ),
         # Tables and rules.
         ("=== ===\nthe a\n=== ===\n\n| a | of the |\n|---|---|\n\nIt is the end.", ["It is the end."]),
         # Inline markup.

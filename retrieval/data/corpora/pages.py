@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
 
 from retrieval.common.parsing import foreign_text
 from retrieval.data.corpora import addresses, front_matter
@@ -41,6 +42,7 @@ _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
 # https://encoding.spec.whatwg.org: what pages call these is more than they say.
 _READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"), "gb2312": "gb18030"}
+_NOTE = re.compile(r"\[\[([^\[\]|\n]+)(?:\|([^\[\]\n]*))?\]\](?!\()")
 _CHARSET = re.compile(
     rb"""<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
 )
@@ -268,7 +270,20 @@ class MarkdownPages(DocumentFormat):
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of the HTML that the text stands for."""
         title, body = front_matter.split(text)
-        return _read(MarkdownIt("commonmark").enable("table").render(body), id).outline(title)
+        return _read(_MARKDOWN.render(body), id).outline(title)
+
+
+def _note(state: StateInline, silent: bool) -> bool:
+    """`[[Note]]` and `[[Note|label]]`, as notebooks write links by name, are their words."""
+    match = _NOTE.match(state.src, state.pos, state.posMax)
+    if match and not silent:
+        state.push("text", "", 0).content = match[2] or match[1]
+    state.pos = match.end() if match else state.pos
+    return match is not None
+
+
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKDOWN.inline.ruler.after("link", "note", _note)
 
 
 @register
