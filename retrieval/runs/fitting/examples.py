@@ -1,5 +1,8 @@
 """What a run trains on: the tasks of its config, and batches of their examples."""
 
+import dataclasses
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +28,8 @@ from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
 from retrieval.training import sharding
 from retrieval.training.loss_kind import LOSSES
+
+_log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
@@ -86,6 +91,20 @@ def register_tasks(
         label=f"_{source.name}" if source else "",
         source=source.number if source else 0,
     )
+
+
+def with_batch(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
+    """The run with a batch of no more rows than its data has examples; whole lanes and devices have equally many."""
+    config = run.config.copy_and_resolve_references()
+    if config.pairs.sources or config.train.chunk_size or config.mine.refresh_every:
+        return run
+    total, parts = sum(register_tasks(run, vocabulary)[1].values()), math.lcm(config.data.lanes, devices)
+    if not parts <= total < config.train.batch_size:
+        return run
+    _log.warning("train: %d examples, fewer than config.train.batch_size=%d", total, config.train.batch_size)
+    config.train.batch_size = total // parts * parts
+    _log.warning("train: batches have %d examples", config.train.batch_size)
+    return dataclasses.replace(run, config=config)
 
 
 def check_stored(config: ConfigDict, pairs: Path) -> None:

@@ -113,7 +113,7 @@ def prepare(run: Run) -> Setup:
     vocabulary = run.load_vocabulary()
     initial_parameters.start_of(run.config).check(run)
     mesh = make_mesh(run.config)
-    run = with_rows(run, vocabulary, mesh.size)
+    run = with_rows(examples.with_batch(run, vocabulary, mesh.size), vocabulary, mesh.size)
     config, batches = run.config, _batches(run, vocabulary, mesh)
     if isinstance(batches, Batches) and config.train.epochs:
         config = training_length.with_steps(config, batches.epoch)
