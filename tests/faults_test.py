@@ -235,7 +235,6 @@ def test_a_thousand_damages_are_all_seen(copy):
         ("embeddings/reqa/*/candidates-00000*.npy", "evaluate", "--stage=encode makes it again"),
         ("index/reqa/bm25/*", "evaluate", "--stage=index makes it again"),
         ("checkpoints/*/state/d/*", "encode", "delete .* and train again"),
-        ("checkpoints/*/metrics/metrics", "encode", "delete .* and train again"),  # the scores choose the step
     ],
 )
 def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
@@ -256,6 +255,15 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
     runner.run_stage(copy, stage)
     for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
         assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
+
+
+def test_a_damaged_score_chooses_no_other_checkpoint(copy):
+    step = str(records.details(copy, "train")["step"])
+    path = copy.folder / "checkpoints" / step / "metrics" / "metrics"
+    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 0.0)))
+    copy.record("encode").unlink()
+    with pytest.raises(UserError, match=rf"{step}/metrics/metrics: damaged"):
+        runner.run_stage(copy, "encode")
 
 
 def test_nothing_is_kept_of_a_stage_without_record(copy, whole):
