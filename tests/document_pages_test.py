@@ -84,6 +84,8 @@ def test_time_is_linear_in_what_is_nested_or_never_closed():
         ("\ufeff--- \n# of the site\n---", ""),
         ('---\ntitle: "My: \\"page\\"" # note\n---', 'My: "page"'),
         ("---\ndate created: today\n\ntitle: null\n---", ""),
+        ("---\na: &a [x, x]\nb: &b [*a, *a]\ntitle: [*b, *b]\n---", ""),
+        ('{\n "title": "A pump",\n "tags": ["a"]\n}', "A pump"),
     ],
 )
 def test_fields_before_a_page_are_no_text_of_it(fields, title):
@@ -92,7 +94,13 @@ def test_fields_before_a_page_are_no_text_of_it(fields, title):
 
 @pytest.mark.parametrize(
     "text",
-    ["---\n\nIntro.\n\n---\n\nHold it.", '+++\ntitle = "A pump"\n\nHold it.', "+++\ntitle = A pump\n+++\n\nHold it."],
+    [
+        "---\n\nIntro.\n\n---\n\nHold it.",
+        '+++\ntitle = "A pump"\n\nHold it.',
+        "+++\ntitle = A pump\n+++\n\nHold it.",
+        '{"title": "A pump"} begins\n\nHold it.',
+        '{"title": "A pump",}\n\nHold it.',
+    ],
 )
 def test_what_only_begins_like_fields_is_a_text(text):
     title, blocks = shown(MARKDOWN, text)

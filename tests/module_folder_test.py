@@ -253,7 +253,7 @@ def test_what_is_not_understood_is_refused_by_name(folder, file, key, value, mes
             "LogitScore; a Transformer, a Pooling",
         ),
         ("Pooling", "sentence_transformers.models", "its modules are "),
-        ("Normalize", "custom_st", "'custom_st.Normalize' is code of the model's own"),
+        ("Normalize", "custom_st", "'custom_st.Normalize' has settings or code of its own"),
     ],
 )
 def test_other_modules_are_refused_by_name(folder, kind, package, message):

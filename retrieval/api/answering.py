@@ -38,6 +38,7 @@ class Answerer(Protocol):
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
         """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""
+        ...
 
 
 def open_answerer(run: Run) -> Answerer | None:

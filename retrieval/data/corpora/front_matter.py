@@ -1,28 +1,40 @@
-"""What static sites and notebooks put before a page: fields of YAML or TOML. They are no text; a title is its.
+"""What static sites and notebooks put before a page: fields of YAML, TOML or JSON. They are no text; a title is its.
 
----              +++
-title: Words     title = "Words"
----              +++
+---              +++                  {
+title: Words     title = "Words"        "title": "Words"
+---              +++                  }
 """
 
+import json
 import re
 import tomllib
+from typing import Any
 
 import yaml
 
 _FENCED = re.compile(r"\A(---|\+\+\+)[ \t]*\n((?s:.*?\n)??)\1[ \t]*(?:\n|\Z)")
+_END_OF_LINE = re.compile(r"[ \t]*(?:\n|\Z)")
 _LONGEST = 1 << 14  # characters: the time for a key of many parts is quadratic
 
 
 def split(text: str) -> tuple[str, str]:
     """The title that the front matter of a page gives, or '', and the text behind it. What never ends is a text."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    fenced = _FENCED.match(text)
-    if not fenced or len(fenced[2]) > _LONGEST:
-        return "", text
     try:
+        if text.startswith("{"):
+            fields, end = json.JSONDecoder().raw_decode(text)
+            line = _END_OF_LINE.match(text, end)
+            return (_title(fields), text[line.end() :]) if line else ("", text)
+        fenced = _FENCED.match(text)
+        if not fenced or len(fenced[2]) > _LONGEST:
+            return "", text
         fields = (yaml.safe_load if fenced[1] == "---" else tomllib.loads)(fenced[2]) or {}
-        title = {str(name).lower(): value for name, value in fields.items()}.get("title")
-        return "" if title is None else str(title), text[fenced.end() :]
+        return _title(fields), text[fenced.end() :]
     except (AttributeError, ValueError, RecursionError, yaml.YAMLError):  # something else between two rules
         return "", text
+
+
+def _title(fields: Any) -> str:
+    """The field of that name; a list of lists that refer to each other may be endless, and is none."""
+    title = {str(name).lower(): value for name, value in fields.items()}.get("title")
+    return "" if title is None or isinstance(title, list | dict) else str(title)
