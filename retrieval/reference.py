@@ -33,11 +33,17 @@ def first(introduction: str) -> str:
 
 def manual(introduction: str, word: str = "") -> str:
     """What --help says, after an introduction; --help=WORD the entries that have the word."""
-    sections = {"Experiments (--config)": list(cli.described().items())}
-    sections |= {title: [(form.what, _setting(form)) for form in forms] for title, forms in _formats().items()}
+    from retrieval.runs.pipeline.stage import STAGES
+
+    sections = {"Stages": [(", ".join(sorted(STAGES)), "docs/reference/stages.md says what each reads and writes")]}
+    sections["Experiments (--config)"] = list(cli.described().items())
+    sections |= {title: [(_named(form), _setting(form)) for form in forms] for title, forms in _formats().items()}
     sections |= {
         "Fields (--config.FIELD=VALUE)": [
-            (f"config.{path}={field.default!r}", f"{field.help} ({_needed(field.kind)})")
+            (
+                f"config.{path}={field.default!r}",
+                f"{field.help} ({_needed(field.kind) if field.kind.at_once else field.kind.needed})",
+            )
             for path, field in sorted(tree.declared().items())
         ],
         "Flags": [(f"--{flag.name}", str(flag.help)) for flag in cli.our_flags()],
@@ -58,6 +64,11 @@ def _formats() -> Mapping[str, Iterable[Any]]:
         "Open-domain questions": QUESTIONS.values(),
         "Labelled examples": [LABELLED[name] for name in sorted(LABELLED)],
     }
+
+
+def _named(form: Any) -> str:
+    name = getattr(form, "name", "")
+    return f"{name}: {form.what}" if name else form.what
 
 
 def _setting(form: Any) -> str:

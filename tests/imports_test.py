@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 
 import retrieval
-from retrieval.runs.pipeline.stage import STAGES
+from retrieval.runs.pipeline.stage import ADOPT, STAGES, TRAIN
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
 # Each layer imports those below it, never one above. Files at the top of the package are programs.
@@ -133,7 +133,8 @@ def test_the_pipeline_names_no_stage():
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in prose]
-        named = [text for text in texts for name in STAGES if re.search(rf"^{name}$|'{name}'|--stage={name}", text)]
+        names = set(STAGES) - {TRAIN, ADOPT}  # the two that give a model, which all others read by one name
+        named = [text for text in texts for name in names if re.search(rf"^{name}$|'{name}'|--stage={name}", text)]
         assert not named, f"{path.name}: {named}"
 
 

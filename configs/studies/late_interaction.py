@@ -62,8 +62,8 @@ def complete(study: ConfigDict) -> None:
         if name.startswith(("late", *STORED)):
             run.recipe = "late_interaction"
             # No markers and [MASK]s, which this model does not know: before training dev's RR is 57, with them 23.
-            # The mean over a query's tokens is of the size of a cosine, so the towers' temperature fits.
-            run.model.late.update(expansion="none", mean=True)
+            # A score is a sum over a query's tokens, some ten of them, so the temperature is ten times the towers'.
+            run.model.late.expansion, run.train.temperature = "none", 0.5
             run.model.update(embed_dim=128, normalize=False, pooling="cls")
             run.train.loss = "maxsim_softmax"
 

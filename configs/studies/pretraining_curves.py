@@ -168,7 +168,7 @@ def _asked(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
 def _at_step(study: ConfigDict, size: Size, name: str, step: int, seed: int) -> ConfigDict:
     """Towers as they are at a step; an MLM's encoder has an untrained projection behind it."""
     config = _fine_tune(study, size, name, step, seed)
-    config.train.steps, config.loop.validate_every = 0, 0
+    config.stages = ("adopt", "encode", "evaluate", "report")
     return config
 
 

@@ -125,18 +125,22 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
       UserError: it cannot, or the options of the loss do not fit each other.
     """
     name, negatives = config.train.loss, config.data.negatives
-    fitting = [other for other in sorted(LOSSES) if LOSSES[other].compares in gives]
-    if name not in fitting:
+    entry = LOSSES[name]
+
+    def fitting() -> list[str]:  # imports them all
+        return [other for other in sorted(LOSSES) if LOSSES[other].compares in gives]
+
+    if entry.compares not in gives:
         raise UserError(
-            f"config.train.loss={name} compares {LOSSES[name].compares}, and {label} gives {' and '.join(gives)}: set "
-            f"config.train.loss to one of {', '.join(fitting)}"
+            f"config.train.loss={name} compares {entry.compares}, and {label} gives {' and '.join(gives)}: set "
+            f"config.train.loss to one of {', '.join(fitting())}"
         )
-    loss = LOSSES[name].of(config)
+    loss = entry.of(config)
     if loss.needs_negatives and not negatives:
         problem = (
             f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none"
         )
-        others = " or ".join(other for other in fitting if not LOSSES[other].needs_negatives)
+        others = " or ".join(other for other in fitting() if not LOSSES[other].needs_negatives)
         raise UserError(f"{problem}: set it to 1 or more{others and f', or config.train.loss={others}'}")
     if loss.of_scored_pairs and negatives:
         raise UserError(f"config.train.loss={name} compares two texts: set config.data.negatives={negatives} to 0")
