@@ -154,7 +154,7 @@ def tuned(request, bases, tmp_path_factory):
     config = published.get_config(str(bases[request.param]))
     config.sets.beir, config.index.dense = f"{place / 'toy'},{place / 'other'}", "exact"
     config.encode.truncate, config.data.prompts = 8, (*config.data.prompts, "toy-document=the: ")
-    config.stages = ("sets", "train", "encode", "index", "evaluate", "export")
+    config.stages = ("sets", "adopt", "encode", "index", "evaluate", "export")
     run = Run(config, place / "run", REPOSITORY / "requirements.lock")
     preflight.check(run, config.stages)
     runner.open_run(run)

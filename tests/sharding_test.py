@@ -217,5 +217,5 @@ def test_devices_that_cannot_be_divided():
     with pytest.raises(UserError, match=r"config\.mesh\.fsdp=3 does not divide the 8 devices"):
         sharding.make_mesh(3)
     for size in (4, 32):
-        with pytest.raises(UserError, match=rf"chunk_size={size} must divide .*batch_size=16, .* of devices, 8: take"):
+        with pytest.raises(UserError, match=rf"chunk_size={size} must divide .*batch_size=16, .* of 8 devices: take"):
             check_chunks(recipe_of(make_config(**BOW, **UNPACKED, **{"train.chunk_size": size})), 8)

@@ -99,7 +99,7 @@ def test_metadata_of_documents_and_passages(encoded, tmp_path):
     assert {of[1:] for of in others} == {("de", 2026), ("en", 2026)} and table["lang"].null_count
     for fields, message in (
         ({"columns": "langs"}, "unknown metadata in config.handover.columns 'langs': did you mean lang"),
-        ({"columns": "id"}, "unknown metadata"),
+        ({"columns": "id"}, "has a column 'id' already"),
     ):
         with pytest.raises(UserError, match=message):
             handed(encoded, "table", metadata=str(more), **fields)
