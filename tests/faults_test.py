@@ -2,7 +2,7 @@
 
     .venv/bin/python -m pytest -m long tests/faults_test.py
 
-kills a run a hundred times.
+kills a run two hundred times.
 """
 
 import contextlib
@@ -69,6 +69,15 @@ def whole(command, prepared, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tuned(settings, whole, tmp_path_factory):
+    """The command of a run that stands on `whole`, from its towers to tuned ones, and the folder of one left alone."""
+    given = ["--config=configs/reqa.py:local", f"--config.base={whole}", f"--config.train.init_from={whole}"]
+    folder, log = (tmp_path_factory.mktemp("tuned") / name for name in ("run", "log"))
+    assert children.run([f"--workdir={folder}", *given, *settings], log) == 0, log.read_text()
+    return lambda place: [f"--workdir={place}", *given, *settings], folder
+
+
 def saved(step):
     """Folders of which one is there as soon as this step is saved, however fast the machine is."""
     return [f"checkpoints/{later}" for later in range(step, SMALL["train.steps"] + 1)]
@@ -95,7 +104,8 @@ def survive(command, folder, moments, kills, seed):
 
 def assert_same_outcome(folder, other):
     """Corpus, parameters, optimizer state, position, metrics, embeddings, index and results, to the last bit."""
-    for name in ("corpus", "sets", "embeddings", "index", "runs", "export"):
+    names = ("corpus", "sets", "pairs", "embeddings", "index", "runs", "export")
+    for name in [name for name in names if (other / name).exists()]:
         ours, theirs = ({p.relative_to(f): p for p in (f / name).rglob("*") if p.is_file()} for f in (folder, other))
         assert ours.keys() == theirs.keys() and ours
         for path in ours:
@@ -123,6 +133,13 @@ def test_a_killed_run_ends_as_a_whole_one(command, whole, tmp_path):
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_run_that_is_killed_over_and_over(command, whole, seed, tmp_path):
     survive(command, tmp_path / "run", MOMENTS, kills=25, seed=seed)
+    assert_same_outcome(tmp_path / "run", whole)
+
+
+@pytest.mark.long
+def test_a_fine_tuning_that_is_killed_over_and_over(tuned, tmp_path):
+    command, whole = tuned
+    survive(command, tmp_path / "run", [(["stages/pairs.json"], 2.0), *MOMENTS[1:]], kills=25, seed=0)
     assert_same_outcome(tmp_path / "run", whole)
 
 

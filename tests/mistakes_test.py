@@ -114,7 +114,7 @@ FIELDS = mistakes(
 --config.train.batch_size=4
   config.train.batch_size=4 | number of devices, 8 | take 8
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
-  config.data.rates | of bfs, | config.data.rates.ict=1
+  config.data.rates has none | of bfs, | config.data.rates.NAME=1
 --config.loop.validate_every=10
   config.loop.validate_every=10 | config.data.held_out, such as 0.01
 --config.evaluate.depth=10

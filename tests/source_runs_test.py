@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 import tensorflow as tf
 from conftest import REPOSITORY
 from jax.sharding import NamedSharding
-from support.run_results import metrics
-from support.tiny import CHEAP, complete, execute, make_config
+from support import children
+from support.run_results import metrics, state
+from support.tiny import CHEAP, as_flags, complete, execute, make_config
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -328,3 +330,22 @@ def test_a_source_that_is_missing_or_without_an_example_is_named(place, tmp_path
     text = text.replace(f"{place}/six", f"{tmp_path}/six")
     with pytest.raises(UserError, match="source 'five': no labelled example is left to train on"):
         execute(make_run(place, tmp_path / "run", **{"pairs.sources": text}), "pairs")
+
+
+@pytest.mark.long
+def test_a_run_on_five_sources_that_is_killed_ends_the_same(place, tmp_path):
+    """SIGKILL in the middle of training; the file of sources has gone meanwhile."""
+    flags = as_flags(**SMALL, vocab=place / "vocab.txt", stages="('pairs','train')")
+    copy, log = shutil.copy(place / "five.toml", tmp_path / "five.toml"), tmp_path / "log"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    commands = [["--config=dpr:local", f"--workdir={folder}", *flags] for folder in (whole, killed)]
+    assert children.run([*commands[0], f"--config.pairs.sources={copy}"], log) == 0, log.read_text()
+    strike = children.Strike([killed / "checkpoints" / str(step) for step in (4, 6, 8)])
+    assert children.run([*commands[1], f"--config.pairs.sources={copy}"], log, strike) == -9, log.read_text()
+    assert not (killed / "checkpoints" / "12").exists()
+    (tmp_path / "five.toml").unlink()
+    assert children.run([f"--workdir={killed}"], log) == 0, log.read_text()
+    assert "restored step" in log.read_text()
+    assert metrics(killed) == metrics(whole)
+    for one, other in zip(state(killed), state(whole), strict=True):
+        np.testing.assert_array_equal(one, other)
