@@ -336,14 +336,14 @@ def test_a_source_that_is_missing_or_without_an_example_is_named(place, tmp_path
 def test_a_run_on_five_sources_that_is_killed_ends_the_same(place, tmp_path):
     """SIGKILL in the middle of training; the file of sources has gone meanwhile."""
     flags = as_flags(**SMALL, vocab=place / "vocab.txt", stages="('pairs','train')")
-    copy, log = shutil.copy(place / "five.toml", tmp_path / "five.toml"), tmp_path / "log"
+    copy, log = shutil.copy(place / "sources.toml", tmp_path / "sources.toml"), tmp_path / "log"
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     commands = [["--config=dpr:local", f"--workdir={folder}", *flags] for folder in (whole, killed)]
     assert children.run([*commands[0], f"--config.pairs.sources={copy}"], log) == 0, log.read_text()
     strike = children.Strike([killed / "checkpoints" / str(step) for step in (4, 6, 8)])
     assert children.run([*commands[1], f"--config.pairs.sources={copy}"], log, strike) == -9, log.read_text()
     assert not (killed / "checkpoints" / "12").exists()
-    (tmp_path / "five.toml").unlink()
+    (tmp_path / "sources.toml").unlink()
     assert children.run([f"--workdir={killed}"], log) == 0, log.read_text()
     assert "restored step" in log.read_text()
     assert metrics(killed) == metrics(whole)
