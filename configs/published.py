@@ -36,7 +36,6 @@ def get_config(model: str = "", name: str = "published") -> ConfigDict:
     config.data.rates.pairs = 1.0
     config.data.update(held_out=0.0, lanes=8, titles="joined")
     config.prepare.update(shards=8, held_out=0.0)
-    config.fuse.dense_weight = 0.5  # the default is for towers that are weaker than BM25
     config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)
     if model:
         start_from(model, config, f"--config={name}:{model}")

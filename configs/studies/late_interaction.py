@@ -77,7 +77,6 @@ def _run(study: ConfigDict, dataset: str, stages: tuple[str, ...], base: str = "
     config.loop.validate_every = 0
     config.index.dense = "exact"
     config.encode.start = False
-    config.fuse.dense_weight = 0.5  # no questions are left to choose it by
     return config
 
 

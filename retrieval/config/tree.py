@@ -373,7 +373,7 @@ declare(
     systems=Field((), _TWO_OR_MORE, "systems to fuse, as tables name them; where they interleave the first one starts"),
     pairs=Field(False, SWITCH, "whether every two of them are fused, in both orders, instead of all together"),
     methods=Field(_FUSIONS, _SOME_FUSIONS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
-    dense_weight=Field(0.1, SHARE, "weight of the dense list in the hybrid, where no validation questions choose it"),
+    dense_weight=Field(0.5, SHARE, "weight of the dense list in the hybrid, where no validation questions choose it"),
 )
 declare(
     "runs",

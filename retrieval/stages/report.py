@@ -96,7 +96,7 @@ def _searches(evaluated: Details) -> Table:
     cells = {name: [_cell(note.get(column)) for column in columns] for name, note in evaluated.items()}
     rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
     is_usual = any(name.endswith(", hybrid") and note.get("validation") == 0 for name, note in evaluated.items())
-    notes = "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on SQuAD."
+    notes = "The weights of a hybrid that 0 validation questions chose are those of config.fuse.dense_weight."
     return Table("Searches", ["set, system", *columns.values()], rows, notes if is_usual else "")
 
 
