@@ -52,7 +52,7 @@ def read(path):
 RULES = [
     {"range_max": 20},
     {"range_min": 3, "range_max": 20, "num_negatives": 5},
-    {"relative_margin": 0.01, "num_negatives": 4, "range_max": 60},
+    {"relative_margin": 0.01, "num_negatives": 4, "range_max": 160},
     {"absolute_margin": 0.001, "relative_margin": 0.005, "num_negatives": 2, "range_max": 60},
 ]
 
