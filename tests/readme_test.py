@@ -153,7 +153,8 @@ def test_the_command_of_a_pod_is_read(home, monkeypatch):
 def test_every_line_is_a_run_or_a_setup_command():
     versions = dict(re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE))
     others = [line.split("#")[0].strip() for line in LINES if PROGRAM not in line and line != QUICKSTART]
-    assert others == ["source launch/environment.sh && source .venv/bin/activate"]
+    setup = ["source launch/environment.sh && source .venv/bin/activate"]
+    assert others == ["pip install '.[serve]'", "./launch/test.sh", *setup]
     # Outside of the block, which people run as a whole.
     assert all(f'`pip install "jax[{extra}]=={versions["jax"]}"`' in README for extra in ("cuda12", "tpu"))
     assert {flag(command, "workdir") for command in COMMANDS} == SIZES.keys()
