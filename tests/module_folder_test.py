@@ -163,12 +163,15 @@ def hidden_states(folder, text="", row=None):
     return np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0]
 
 
-def test_an_empty_prompt_is_none_whatever_others_there_are(folder, caplog):
+@pytest.mark.parametrize("document", [{}, {"document": ""}])
+def test_documents_have_no_prompt_of_another_name(document, folder, caplog):
+    """As sentence-transformers 6.2 reads such a folder."""
     caplog.set_level("INFO")
-    set_keys(folder / SETTINGS, prompts={"query": "a dog: ", "passage": "the fox: ", "document": ""})
+    set_keys(folder / SETTINGS, prompts={"query": "a dog: ", "passage": "the fox: ", **document})
     expected = hidden_states(folder, "dog").mean(axis=0)
     np.testing.assert_allclose(retrieval.load(folder).encode_documents(["dog"])[0], expected, atol=1e-5)
     assert "before queries 'a dog: ', before documents ''" in caplog.text
+    assert "its prompts passage stand before no text unless named" in caplog.text
 
 
 @pytest.mark.parametrize("activation", ["Sigmoid", "Identity"])

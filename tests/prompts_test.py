@@ -24,7 +24,7 @@ from retrieval.stages import mine
 pytestmark = pytest.mark.usefixtures("one_device")
 
 SETTINGS = "config_sentence_transformers.json"
-PROMPTS = {"query": "the fox: ", "passage": "a dog: ", "clustering": "dog fox: ", "STS": "", "Toy-query": "the sep: "}
+PROMPTS = {"query": "the fox: ", "document": "a dog: ", "clustering": "dog fox: ", "STS": "", "Toy-query": "the sep: "}
 DOCUMENTS = ["the dog", {"title": "the fox", "text": "a dog, 10-9"}]
 
 
@@ -55,9 +55,7 @@ def with_prompts(folder, query, document):
 @pytest.mark.parametrize("includes", [True, False])
 def test_a_named_prompt_is_as_if_it_were_the_only_one(bases, includes):
     model = retrieval.load(bases[includes])
-    assert model.prompts == {"query": "the fox: ", "document": "a dog: "} | {
-        name: text for name, text in PROMPTS.items() if name != "query"
-    }
+    assert model.prompts == PROMPTS
     other = with_prompts(bases[includes], "dog fox: ", "dog fox: ")
     usual = with_prompts(bases[includes], "the fox: ", "a dog: ")
     for side, texts in (("encode_queries", ["fox", "the dog"]), ("encode_documents", DOCUMENTS)):
@@ -181,7 +179,7 @@ def test_a_set_is_encoded_with_the_prompts_of_its_name(tuned):
 
 def test_an_export_has_all_prompts_of_its_base_and_its_run(tuned):
     record = json.loads((tuned.folder / "export" / SETTINGS).read_text())
-    expected = {**PROMPTS, "document": "a dog: ", "toy-document": "the: "}
+    expected = {**PROMPTS, "toy-document": "the: "}
     assert record["prompts"] == expected and record["default_prompt_name"] == "query"
     run, export = retrieval.load(tuned.folder), retrieval.load(tuned.folder / "export")
     assert run.prompts == export.prompts == expected
@@ -190,7 +188,7 @@ def test_an_export_has_all_prompts_of_its_base_and_its_run(tuned):
             ours, theirs = (getattr(model, side)(["fox", "a dog"], prompt_name=name) for model in (run, export))
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
     card = (tuned.folder / "export" / "README.md").read_text()
-    assert "Other prompts, which `prompt_name` takes: passage 'a dog: ', clustering 'dog fox: '" in card
+    assert "Other prompts, which `prompt_name` takes: clustering 'dog fox: '" in card
 
 
 def test_a_run_on_a_base_has_prompts_of_its_own_besides(tuned, tmp_path):

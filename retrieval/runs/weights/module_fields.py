@@ -25,9 +25,6 @@ from retrieval.models.tower_head import DENSE, LAYER_NORM, Layer
 
 _log = logging.getLogger(__name__)
 
-# The prompts of documents, in the order in which sentence-transformers looks for one.
-_DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
-
 
 def open_towers(folder: Path) -> tuple[ModuleFolder, ModuleFolder]:
     """The towers of queries and of documents, which may be one."""
@@ -85,6 +82,9 @@ def encoder_fields(folder: EncoderFolder) -> dict[str, Any]:
 def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("", "")) -> list[str]:
     """What stands before queries and before documents.
 
+    As in sentence-transformers 5 and later, documents have no prompt where none is called 'document'. 'passage' and
+    'corpus' are not tried: it adds an empty 'document' to a folder without one.
+
     Args:
       names: those of the prompts; '' for the usual one.
 
@@ -92,17 +92,15 @@ def prompts(folder: Path, settings: Mapping[str, Any], names: Sequence[str] = ("
       UserError: there is none of a name, one of them can be no prefix here, or nobody can know which texts a prompt
         stands before.
     """
-    known, usual = settings["prompts"], ((QUERY,), _DOCUMENT_PROMPTS)
+    known = settings["prompts"]
     for name in filter(None, names):
         if name not in known:
             raise unknown_name(f"prompt of {folder}", name, known)
-    # One that is there counts, be it empty.
-    chosen = [name or next(filter(known.__contains__, side), "") for name, side in zip(names, usual)]
-    texts = [known.get(name, "") for name in chosen]
+    texts = [known.get(name or usual, "") for name, usual in zip(names, (QUERY, DOCUMENT))]
     if not all(map(fields.PREFIX.fits, texts)):
         raise UserError(f"{folder / SETTINGS}: a prompt is not {fields.PREFIX.needed}; mend it, or export it again")
     default = settings.get("default_prompt_name")
-    if default is not None and known[default] and default not in (QUERY, *_DOCUMENT_PROMPTS, *names):
+    if default is not None and known[default] and default not in (QUERY, DOCUMENT, *names):
         way = f"call that prompt '{QUERY}' or '{DOCUMENT}', and take default_prompt_name out"
         what = f"default_prompt_name is {default!r}, of neither queries nor documents"
         raise UserError(f"{folder / SETTINGS}: {what}: {way}")
