@@ -2,15 +2,25 @@
 
 import json
 import math
+import sys
+import types
 
 import pytest
 import tensorflow as tf
 
-from retrieval.runs.fitting import training_log
+from retrieval.common.errors import UserError
+from retrieval.config.experiment import defaults
+from retrieval.runs.fitting import trackers, training_log
 
 
-def write(folder, after, steps):
-    writer = training_log.Writer(folder / "metrics", after)
+def opened(folder, after, *report_to):
+    config = defaults()
+    config.loop.report_to = report_to
+    return training_log.Writer(folder / "metrics", after, config)
+
+
+def write(folder, after, steps, report_to="tensorboard"):
+    writer = opened(folder, after, report_to)
     for step in steps:
         writer(step, {"loss": 10.0 - step, "skipped": math.nan if step == 2 else 0.0})
     return writer
@@ -46,8 +56,61 @@ def test_a_full_disk_for_tensorboard_is_a_file_error(tmp_path, monkeypatch, name
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
 
-    writer = training_log.Writer(tmp_path / "metrics", 0)
-    monkeypatch.setattr(writer._tensorboard, name, full)
+    writer = opened(tmp_path, 0, "tensorboard")
+    monkeypatch.setattr(writer._trackers[0].writer, name, full)
     with pytest.raises(OSError, match=rf"No space left on device: .*{tmp_path.name}/metrics"):
         writer(1, {"loss": 1.0})
         writer.close()
+
+
+@pytest.fixture
+def services(monkeypatch):
+    """What the packages of services are called with: wandb and trackio, which are alike, and MLflow."""
+    calls = []
+
+    def package(name, **functions):
+        module = types.ModuleType(name)
+        for function, result in functions.items():
+            call = lambda *args, _of=f"{name}.{function}", _gives=result, **options: (  # noqa: E731
+                calls.append((_of, args, options)) or _gives
+            )
+            setattr(module, function, call)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    for name in ("wandb", "trackio"):
+        package(name, init=None, log=None, finish=None)
+    active = types.SimpleNamespace(info=types.SimpleNamespace(run_id="m1"))
+    package("mlflow", set_experiment=None, start_run=active, log_params=None, log_metrics=None, end_run=None)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio", "mlflow"])
+def test_a_service_gets_every_step_and_a_resumed_run_goes_on_in_its_run(services, tmp_path, name):
+    write(tmp_path, 0, [1, 2], name)
+    write(tmp_path, 2, [3], name).close()
+    log = "mlflow.log_metrics" if name == "mlflow" else f"{name}.log"
+    assert [(options["step"], args[0]["loss"]) for of, args, options in services if of == log] == [
+        (step, 10.0 - step) for step in (1, 2, 3)
+    ]
+    begun = [options for of, _, options in services if of in (f"{name}.init", "mlflow.start_run")]
+    if name == "mlflow":
+        assert begun == [{"run_id": None, "run_name": tmp_path.name}, {"run_id": "m1", "run_name": None}]
+    else:
+        assert begun[0]["name"] == tmp_path.name and begun[0]["config"]["loop.log_every"] == 100
+        assert begun[0] == begun[1] and ("id" in begun[0]) == (name == "wandb")
+    assert services[-1][0] == {"mlflow": "mlflow.end_run"}.get(name, f"{name}.finish")
+
+
+def test_a_service_that_fails_ends_no_training(services, tmp_path, monkeypatch, caplog):
+    writer = opened(tmp_path, 0, "wandb")
+    monkeypatch.setattr(sys.modules["wandb"], "log", lambda *_, **__: 1 / 0)
+    for step in (1, 2):
+        writer(step, {"loss": 1.0})
+    writer.close()
+    assert caplog.text.count("wandb takes no more metrics (ZeroDivisionError: division by zero)") == 1
+    assert len(lines(tmp_path)) == 2
+
+
+def test_a_service_without_its_package_is_refused():
+    with pytest.raises(UserError, match="report_to=trackio needs the package trackio: pip install trackio"):
+        trackers.check(["tensorboard", "trackio"])

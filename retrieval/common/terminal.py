@@ -33,7 +33,7 @@ def one_line(text: str) -> str:
 def set_up_logging() -> None:
     """Sends our log to standard error, and keeps from it what other libraries say of errors that are reported here."""
     handler = _Handler()
-    handler.setFormatter(Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("retrieval")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)

@@ -36,7 +36,7 @@ REMOVED |= {
     "train.retrieved": "All tokens of a query count, as in ColBERT; leave it out.",
     "train.terms": "A query's softmax holds the scores of documents alone, and config.train.symmetric both directions.",
     "latency": "Reports have the milliseconds a query of every search; leave it out.",
-    "loop.wandb": "`wandb sync --sync-tensorboard` sends what a run writes for TensorBoard, in metrics/; leave it out.",
+    "loop.wandb": "Set config.loop.report_to=\"('tensorboard', 'wandb')\".",
     "plan.passages": "A plan is of the train step alone. Encode part of a collection to see how long it takes.",
     "plan.tune": "Plan each setting by itself, such as --config.model.remat=dots, and compare the plans.",
     "model.learned_scale": "The temperature of cosines is a constant: set config.train.temperature, such as 0.05.",

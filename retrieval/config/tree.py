@@ -45,6 +45,8 @@ _FUSIONS = ("interleave", "reciprocal_rank", "weighted_sum")
 _K1_B = tuple_of("k1 and b, numbers from 0 on, such as 0.9,0.4, or ()", NOT_NEGATIVE.fits, (0, 2).__contains__)
 _FIRST_LAST = tuple_of("the first and the last step, such as 10,15, or ()", whole(0).fits, (0, 2).__contains__)
 _TWO_OR_MORE = names("a tuple of two or more names, such as \"('bm25', 'dense')\", or ()", lambda count: count != 1)
+_TRACKER_NAMES = ("tensorboard", "wandb", "trackio", "mlflow")
+_TRACKERS = tuple_of(f"a tuple of some of {', '.join(_TRACKER_NAMES)}, or ()", _TRACKER_NAMES.__contains__)
 _SOME_FUSIONS = tuple_of(f"a tuple of some of {', '.join(_FUSIONS)}", _FUSIONS.__contains__, bool)
 # Hosts as requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
 _HOST = matching("", r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
@@ -311,6 +313,7 @@ declare(
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
+    report_to=Field(("tensorboard",), _TRACKERS, "where metrics go besides metrics/train.jsonl, such as ('wandb',)"),
     best=Field("RR", TEXT, "metric of the best step: Success@1, Success@10, Success@100, RR, or one of the recipe"),
 )
 declare("profile", steps=Field((), _FIRST_LAST, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))

@@ -16,7 +16,7 @@ from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.recipes.parameters import is_stacked, make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
-from retrieval.runs.fitting import examples, refresh_kind, source_batches, training_length, training_setup
+from retrieval.runs.fitting import examples, refresh_kind, source_batches, trackers, training_length, training_setup
 from retrieval.runs.fitting.refresh_kind import FOLDER, kind_of
 from retrieval.runs.fitting.training_log import TrainingLog
 from retrieval.runs.fitting.training_setup import BAD_BATCHES, Setup
@@ -182,6 +182,7 @@ STAGES.register(
             initial_parameters.check_step,
             refresh_kind.check,
             check_validation,
+            of_fields(trackers.check, "loop.report_to"),
         ),
         check=(libraries.check_training, Run.check_vocabulary, check_data, check_model),
         fields=(

@@ -1,4 +1,4 @@
-"""The log of a training: JSON lines, TensorBoard and what is shown; each source; a model that collapses."""
+"""The log of a training: JSON lines, trackers and what is shown; each source; a model that collapses."""
 
 import json
 import logging
@@ -10,12 +10,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common import files
-from retrieval.common.libraries import clu_writers
 from retrieval.common.runtime import hosts
 from retrieval.data.labelled import sources
 from retrieval.evaluation.result_files import read_training
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.source_objective import LOSS, SHARE
+from retrieval.runs.fitting import trackers
 from retrieval.training.collapse import Collapse
 
 _log = logging.getLogger(__name__)
@@ -36,13 +36,12 @@ _SHOWN = {
 
 
 class Writer:
-    """Metrics as JSON lines, for TensorBoard and in the log; the hosts of a pod but the first write nothing.
+    """Metrics as JSON lines, for trackers and in the log; the hosts of a pod but the first write nothing.
 
     What a run that was cut off wrote after the step `after`, which training goes on from, is dropped first.
-    TensorBoard's events are written anew from the lines that are kept: of a step that is there twice it shows both.
     """
 
-    def __init__(self, folder: Path, after: int):
+    def __init__(self, folder: Path, after: int, config: ConfigDict):
         self._writes = hosts.is_first()
         if not self._writes:
             return
@@ -52,13 +51,9 @@ class Writer:
         earlier = [line for line in lines if _step_of(line) <= after]
         files.write_text(path, "".join(f"{line}\n" for line in earlier))
         self._lines = path.open("a", encoding="utf-8")
-        for events in folder.glob("events.out.tfevents.*"):
-            events.unlink()
-        self._tensorboard = clu_writers.SummaryWriter(str(folder))
-        for metrics in map(json.loads, earlier):
-            step, finite = metrics.pop("step"), {name: value for name, value in metrics.items() if value is not None}
-            with files.naming_failures(folder):
-                self._tensorboard.write_scalars(step, finite)
+        kept = ((line.pop("step"), line) for line in map(json.loads, earlier))
+        finite = ((step, {name: value for name, value in line.items() if value is not None}) for step, line in kept)
+        self._trackers = trackers.open_trackers(config.loop.report_to, config, folder, finite)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         """Writes the metrics of a step."""
@@ -68,7 +63,8 @@ class Writer:
         with files.naming_failures(self._folder):
             self._lines.write(json.dumps({"step": step, **finite}) + "\n")
             self._lines.flush()
-            self._tensorboard.write_scalars(step, metrics)
+        for tracker in self._trackers:
+            tracker.write(step, metrics)
         if shown := [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]:
             _log.info("step %d: %s", step, ", ".join(shown))
 
@@ -77,7 +73,8 @@ class Writer:
         if self._writes:
             with files.naming_failures(self._folder):
                 self._lines.close()
-                self._tensorboard.close()
+            for tracker in self._trackers:
+                tracker.close()
 
 
 class TrainingLog(Writer):
@@ -90,7 +87,7 @@ class TrainingLog(Writer):
 
     def __init__(self, config: ConfigDict, folder: Path, newest: int | None):
         """Args are the config, the folder of metrics and the checkpoint that training goes on from."""
-        super().__init__(folder, -1 if newest is None else newest)  # the line of step 0 is written again
+        super().__init__(folder, -1 if newest is None else newest, config)  # the line of step 0 is written again
         train, sign, best = config.train, recipe_of(config).collapse, f"validation/{config.loop.best}"
         names = (best, *(sign.metrics if sign else ()))
 
