@@ -26,6 +26,7 @@ LOCK = next((path for path in (_PACKAGE / "requirements.lock",) if path.exists()
 _MODULES = {"Answer": "answering", "Model": "loaded_model", "load": "loading"}
 _MODULES |= dict.fromkeys(("DocumentIndex", "Hit"), "document_index")
 _MODULES |= dict.fromkeys(("FinishedRun", "run"), "finished_run")
+_MODULES["fine_tune"] = "tuning"
 _MODULES |= dict.fromkeys(("MtebEncoder", "MtebSearch"), "mteb_models")
 
 

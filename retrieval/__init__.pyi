@@ -9,6 +9,7 @@ from retrieval.api.loaded_model import Model as Model
 from retrieval.api.loading import load as load
 from retrieval.api.mteb_models import MtebEncoder as MtebEncoder
 from retrieval.api.mteb_models import MtebSearch as MtebSearch
+from retrieval.api.tuning import fine_tune as fine_tune
 
 __version__: str
 LOCK: Path

@@ -1,15 +1,16 @@
 """A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
 
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import artefacts
+from retrieval.common.runtime import artefacts, signals
 from retrieval.common.runtime.store import is_url
 from retrieval.runs.pipeline.records import verify_written
 
@@ -44,6 +45,11 @@ class FinishedRun:
         """`report.md`, '' where there is none."""
         path = self._verified("report.md")
         return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The trained model."""
+        return self.load()
 
     def load(self) -> Any:
         """The trained model, as `retrieval.load`."""
@@ -88,19 +94,39 @@ def run(
     """
     if not isinstance(overrides or {}, Mapping):
         raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
-    workdir = os.path.expanduser(workdir)
     names = [stages] if isinstance(stages, str) else list(stages)
-    flags = {"config": config, "workdir": workdir, **{f"config.{name}": of for name, of in (overrides or {}).items()}}
+    flags = {"config": config, **{f"config.{name}": of for name, of in (overrides or {}).items()}}
     flags |= {"stage": ",".join(names)} if names else {}
+    return run_program(flags, workdir, (lambda line: True) if quiet else _shown)
+
+
+def _shown(line: str) -> bool:
+    print(line, flush=True)
+    return True
+
+
+def run_program(flags: Mapping[str, Any], workdir: str | Path, on_line: Callable[[str], bool]) -> FinishedRun:
+    """Runs the program in a process of its own.
+
+    Args:
+      on_line: gets every line that it prints. Where it is not true, the program saves where it is, and ends.
+
+    Raises:
+      UserError, RuntimeError: as `run`.
+    """
+    workdir = os.path.expanduser(workdir)
+    flags = {**flags, "workdir": workdir}
     command = [sys.executable, "-m", "retrieval.main", *(f"--{name}={value}" for name, value in flags.items())]
     lines: list[str] = []
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
+    stopped = False
     with subprocess.Popen(command, **pipes) as process:
         try:
             for text in process.stdout or ():
                 lines = [*lines[-20:], text.rstrip("\n")]
-                if not quiet:
-                    print(lines[-1], flush=True)
+                if not on_line(lines[-1]) and not stopped:
+                    stopped = True
+                    process.terminate()
         except BaseException:
             process.terminate()  # it saves where it is, and the same call goes on from there
             process.wait()
@@ -108,6 +134,6 @@ def run(
     if process.returncode == _BAD_INPUT:
         start = next((place for place, line in enumerate(lines) if line.startswith(_ERROR)), 0)
         raise UserError("\n".join(lines[start:]).removeprefix(_ERROR))
-    if process.returncode:
+    if process.returncode and not (stopped and process.returncode == signals.EXIT_CODE):
         raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
     return FinishedRun(workdir if is_url(workdir) else Path(workdir))
