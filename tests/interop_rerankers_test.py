@@ -20,6 +20,7 @@ from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
+from retrieval.training.loss_kind import LOSSES
 
 torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
 
@@ -158,3 +159,31 @@ def test_sentence_transformers_judges_alike(inputs, tmp_path):
     for place in (folder, tmp_path / "saved"):
         ours = RERANKERS.open(run, str(place), "config.rerank.model").scores(judges.QUERIES, judges.DOCUMENTS)
         np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("lambda_loss", "LambdaLoss"), ("list_mle", "ListMLELoss"), ("ranknet", "RankNetLoss")]
+)
+def test_listwise_losses_are_those_of_sentence_transformers(ours, theirs):
+    torch, losses = package("torch"), package("sentence_transformers.cross_encoder.losses")
+    random = np.random.default_rng(0)
+    scores, grades = random.normal(size=(3, 5)).astype(np.float32), random.permuted([[0, 1, 2, 3, 4]] * 3, axis=1)
+
+    class Scores(torch.nn.Module):
+        """In place of a cross-encoder: the scores of all pairs."""
+
+        num_labels, device = 1, "cpu"
+
+        def preprocess(self, pairs, **_):
+            return {}
+
+        def forward(self, _):
+            return {"scores": torch.tensor(scores).reshape(-1)}
+
+    options = {"respect_input_order": False} if ours == "list_mle" else {}
+    loss = getattr(losses, theirs)(Scores(), mini_batch_size=-1, **options)
+    expected = loss((["q"] * 3, [["d"] * 5] * 3), [torch.tensor(row).float() for row in grades])
+    ids = np.arange(15, dtype=np.int32).reshape(3, 5)
+    values, _ = LOSSES[ours]()(scores, {"document_id": ids, "teacher": grades.astype(np.float32)})
+    unit = np.log(2) if ours == "ranknet" else 1.0  # theirs is in bits
+    np.testing.assert_allclose(values.mean(), unit * expected.item(), rtol=1e-5)

@@ -11,6 +11,8 @@ from support.devices import assert_loss_same_on_any_mesh
 from retrieval.common.errors import UserError
 from retrieval.training.candidates import inner_products
 from retrieval.training.losses import free_bits, token_cross_entropy
+from retrieval.training.objectives.embedding_distillation import EmbeddingCosine, EmbeddingMSE
+from retrieval.training.objectives.listwise import LambdaLoss, ListMLE, RankNet
 from retrieval.training.objectives.own_negatives import MultiNegativeNLL, Triplet, TwoWayNLL
 
 OWN_NEGATIVES = {"triplet": Triplet, "two_way_nll": TwoWayNLL, "multi_negative_nll": MultiNegativeNLL}
@@ -95,6 +97,59 @@ def test_losses_of_own_negatives_are_those_of_the_loops(name):
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(metrics["recall@1"], hits)
     assert 0 < hits.mean() < 1
+
+
+def listwise_by_loops(name, scores, grades):
+    """Of one query's documents that count."""
+    documents = range(len(scores))
+    if name == "list_mle":
+        order = sorted(documents, key=lambda document: -grades[document])
+        ranked = [scores[document] for document in order]
+        return sum(math.log(sum(map(math.exp, ranked[r:]))) - ranked[r] for r in documents)
+    rank = {document: r for r, document in enumerate(sorted(documents, key=lambda d: -scores[d]), start=1)}
+    ideal = sum((2**grade - 1) / math.log2(1 + r) for r, grade in enumerate(sorted(grades, reverse=True), start=1))
+    terms = []
+    for i, j in [(i, j) for i in documents for j in documents if grades[i] > grades[j]]:
+        loss, weight = math.log(1 + math.exp(scores[j] - scores[i])), 1.0
+        if name == "lambda_loss":
+            apart = abs(rank[i] - rank[j])
+            step = 1 / math.log2(1 + apart) - 1 / math.log2(2 + apart)
+            discounts = abs(1 / math.log2(1 + rank[i]) - 1 / math.log2(1 + rank[j]))
+            weight = (2 ** grades[i] - 2 ** grades[j]) / ideal * (10 * step + discounts) / math.log(2)
+        terms.append(weight * loss)
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+@pytest.mark.parametrize(("name", "loss"), [("ranknet", RankNet), ("list_mle", ListMLE), ("lambda_loss", LambdaLoss)])
+def test_listwise_losses_are_those_of_the_loops(name, loss):
+    query, document, ids, _ = batch(B=16, K=5, documents=8)
+    grades = np.random.default_rng(1).integers(0, 4, ids.shape).astype(np.float32)
+    grades[0] = 1.0  # no two differ
+    scores = np.asarray(inner_products(query, document))
+    assert (ids[:, 1:] == ids[:, :1]).any()  # copies of the positive, which count in no loss
+    values, _ = loss(temperature=0.7)(scores, {"document_id": ids, "teacher": grades})
+    counted = [np.append(True, own[1:] != own[0]) for own in ids]
+    expected = [listwise_by_loops(name, s[c] / 0.7, g[c]) for s, g, c in zip(scores.astype(float), grades, counted)]
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+    gradient = jax.grad(lambda s: loss()(s, {"document_id": ids, "teacher": grades})[0].mean())(scores)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", ["mse", "cosine"])
+def test_a_teachers_embeddings_of_the_query_are_learned_by_both_texts(name):
+    query, document, _, _ = batch(B=4, K=2)
+    guide = np.random.default_rng(1).normal(size=(4, 3, 5))
+    loss = {"mse": EmbeddingMSE, "cosine": EmbeddingCosine}[name](guide="teacher")
+    values, metrics = loss(query, document, {"guide": guide})
+    pairs = [(text, target) for q, d, (target, *_) in zip(query, document, guide) for text in (q, d[0])]
+    cosines = [x @ t / math.sqrt((x @ x) * (t @ t)) for x, t in pairs]
+    of_texts = [1 - c for c in cosines] if name == "cosine" else [np.square(x - t).mean() for x, t in pairs]
+    np.testing.assert_allclose(values, np.reshape(of_texts, (4, 2)).mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(metrics["cosine"], np.reshape(cosines, (4, 2)).mean(axis=1), rtol=1e-5)
+    with pytest.raises(UserError, match=r"gives 4 numbers, the model 5: set config\.model\.embed_dim=4"):
+        loss(query, document, {"guide": guide[:, :, :4]})
+    with pytest.raises(UserError, match=r"config\.train\.guide names no model"):
+        type(loss)().check_batch(4, 0)
 
 
 def test_own_negatives_losses_are_the_same_on_any_mesh():

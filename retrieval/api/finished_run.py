@@ -109,7 +109,7 @@ def run_program(flags: Mapping[str, Any], workdir: str | Path, on_line: Callable
     """Runs the program in a process of its own.
 
     Args:
-      on_line: gets every line that it prints. Where it is not true, the program saves where it is, and ends.
+      on_line: gets every line that it prints. Where it is false, the program saves where it is, and ends.
 
     Raises:
       UserError, RuntimeError: as `run`.
@@ -124,7 +124,7 @@ def run_program(flags: Mapping[str, Any], workdir: str | Path, on_line: Callable
         try:
             for text in process.stdout or ():
                 lines = [*lines[-20:], text.rstrip("\n")]
-                if not on_line(lines[-1]) and not stopped:
+                if not on_line(lines[-1]):
                     stopped = True
                     process.terminate()
         except BaseException:

@@ -100,8 +100,8 @@ class _Watch:
                 self._bar.set_postfix({"loss": metrics["loss"]} if metrics.get("loss") is not None else {})
                 if self._on_metrics and self._on_metrics(step, metrics) is False:
                     self.is_stopped = True
-                    break
-        return not self.is_stopped
+                    return False
+        return True
 
 
 def _written(rows: Any, path: Path, what: str) -> str:

@@ -291,7 +291,9 @@ _OF_LOSSES = declare(
     matryoshka=Field((), _SIZES, "first dimensions that are trained to be embeddings of their own; (): all alone"),
     false_negatives=Field("", _FALSE, "leaves out negatives that score above the positive + train.false_margin"),
     false_margin=Field(0.1, NUMBER, "relative: times the positive's score", goes_with="train.false_negatives"),
-    guide=Field("", TEXT, "towers that mask false negatives: folder, hf:NAME or work directory; '': none"),
+    guide=Field(
+        "", TEXT, "towers that mask false negatives, or a teacher: folder, hf:NAME or work directory; '': none"
+    ),
     guide_margin=Field(0.0, NUMBER, "as train.false_margin, by the guide's scores", goes_with="train.guide"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
