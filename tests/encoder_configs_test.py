@@ -27,7 +27,7 @@ def read(folder, config):
 
 # What is set in config.json, and what the message says.
 CONFIGS = {
-    "an unknown model": ("qwen3", dict(model_type="eurobert"), "model_type is 'eurobert'"),
+    "an unknown model": ("qwen3", dict(model_type="jina_v3"), "model_type is 'jina_v3'"),
     "scaling that is not built": (
         "qwen3",
         dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768)),

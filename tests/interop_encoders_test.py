@@ -25,6 +25,7 @@ HEADS = {
     "qwen2": ("Qwen2ForCausalLM",),
     "llama": ("LlamaForCausalLM",),
     "mistral": ("MistralForCausalLM",),
+    "eurobert": ("EuroBertForMaskedLM",),
     "gemma3": ("Gemma3ForCausalLM",),
     "t5": ("T5Model", "T5ForConditionalGeneration"),
     "t5_gated": ("T5ForConditionalGeneration",),

@@ -190,6 +190,11 @@ FAMILIES = {
         | dict(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=6),
         _decoder(4, 2, 8), "MistralModel", window=6,
     ),
+    "eurobert": Family(
+        _LLAMA | dict(model_type="eurobert", architectures=["EuroBertModel"], rope_theta=None, mask_token_id=4, pad_token_id=3,
+                      classifier_pooling="late", rope_parameters=dict(rope_type="default", rope_theta=250000.0)),
+        _decoder(4, 2, 8), "EuroBertModel",
+    ),
     "gemma3": Family(
         _GEMMA3, _decoder(3, 1, 8, "norms", "around"), "Gemma3TextModel", window=6, small=True,
     ),

@@ -1,8 +1,9 @@
-"""The decoders that embedders are made of: Qwen3, Qwen2, Llama, Mistral, and the text model of Gemma 3.
+"""The decoders that embedders are made of: Qwen3, Qwen2, Llama, Mistral, and the text model of Gemma 3; and EuroBERT.
 
 They have RMSNorm before the sublayers, rotary positions, causal attention whose keys are shared by groups of heads, and
 a gated MLP. Qwen3 has a norm of each head's queries and keys. So has Gemma 3 (2025), with norms behind the sublayers
-too, and one layer in six that sees the whole text. EmbeddingGemma's attention is not causal.
+too, and one layer in six that sees the whole text. EmbeddingGemma's attention is not causal, nor is that of EuroBERT,
+which is Llama otherwise (Boizard et al. 2025).
 """
 
 import functools
@@ -139,6 +140,19 @@ _register(
     use_sliding_window=False,
 )
 _register(LLAMA.replaced(family="qwen3", qk_norm=True, rope_theta=1_000_000.0), "Qwen3Model", use_sliding_window=False)
+FAMILIES.register(
+    "eurobert",
+    Family(
+        LLAMA.replaced(family="eurobert", causal=False),
+        MODULES,
+        "EuroBertModel",
+        # Its usual padding lies outside of small vocabularies, which the library refuses.
+        written={"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "pad_token_id": None},
+        keys={"mlp_bias": (False,), "pad_token_id": ANY},
+        angles=Angles({"rope_theta": 10_000.0}),
+        **_SHARED | {"epsilon": ("rms_norm_eps", 1e-5)},
+    ),
+)
 FAMILIES.register(
     "gemma3_text",
     Family(
