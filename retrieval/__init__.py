@@ -23,7 +23,7 @@ REPOSITORY = _PACKAGE.parent  # of a checkout
 # The versions whose packages make up the pydocs corpus; a wheel has the file inside.
 LOCK = next((path for path in (_PACKAGE / "requirements.lock",) if path.exists()), REPOSITORY / "requirements.lock")
 
-_MODULES = {"Answer": "answering", "Model": "loaded_model", "load": "loading"}
+_MODULES = {"Answer": "answering", "Model": "loaded_model", "load": "loading", "load_index": "loading"}
 _MODULES |= dict.fromkeys(("DocumentIndex", "Hit"), "document_index")
 _MODULES |= dict.fromkeys(("FinishedRun", "run"), "finished_run")
 _MODULES["fine_tune"] = "tuning"

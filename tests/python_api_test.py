@@ -67,6 +67,79 @@ def test_embeddings_are_those_of_the_stage_encode(run, model):
     assert len(model.encode_documents([{"id": "1", "text": "a"}, "b", {"id": "1", "text": "c"}])) == 3
 
 
+def test_one_text_is_a_vector_and_options_are_those_of_sentence_transformers(model):
+    texts = ["the red fox", "owl", "a blue whale"]
+    for encode in (model.encode_queries, model.encode_documents):
+        whole = encode(texts)
+        np.testing.assert_allclose(encode(texts[1]), whole[1], atol=1e-6)
+        np.testing.assert_allclose(encode(texts, batch_size=2, show_progress_bar=True), whole, atol=1e-6)
+        cut = whole[:, :4]
+        np.testing.assert_allclose(encode(texts, truncate_dim=4), cut, atol=1e-6)
+        unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+        np.testing.assert_allclose(encode(texts, truncate_dim=4, normalize_embeddings=True), unit, atol=1e-5)
+        assert encode([]).shape == (0, whole.shape[1])
+    assert model.similarity_fn_name == "cosine"
+    queries, documents = model.encode_queries(texts), model.encode_documents(texts[:2])
+    np.testing.assert_allclose(model.similarity(queries, documents), queries @ documents.T, rtol=1e-5)
+    np.testing.assert_allclose(model.similarity(queries[0], documents), queries[:1] @ documents.T, rtol=1e-5)
+
+
+RECORDS = [
+    {"text": f"the {colour} fox {n}", "lang": ["en", "de"][n % 2], "n": n} for n in range(40) for colour in ["red"]
+]
+
+
+@pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
+def test_a_filter_is_exact_and_hits_carry_metadata(model, kind):
+    index, k = model.index(RECORDS, kind), 5
+    for some, fits in (
+        ({"lang": "de"}, lambda record: record["lang"] == "de"),
+        ({"n": [1, 7, 39]}, lambda record: record["n"] in (1, 7, 39)),
+        (lambda metadata: metadata["n"] > 37, lambda record: record["n"] > 37),
+        ({"lang": "fr"}, lambda record: False),
+    ):
+        hits, others = index.search("red fox", k, filter=some), index.search("red fox", 40)
+        expected = [hit for hit in others if fits(hit.metadata)][:k]
+        if kind == "hybrid":  # merged after the filter
+            assert {hit.id for hit in hits} <= {hit.id for hit in others if fits(hit.metadata)}
+            assert len(hits) == len(expected)
+        else:
+            assert hits == expected
+    assert hits == [] and others[0].metadata.keys() == {"lang", "n"}
+
+
+@pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid", "quantised"])
+def test_a_saved_index_is_the_same_index(run, model, kind, tmp_path):
+    index = model.index(RECORDS, kind)
+    index.save(tmp_path / "index")
+    again = retrieval.load_index(tmp_path / "index")
+    assert repr(again) == repr(index)
+    assert [hit.metadata["n"] for hit in again.search("red fox", 7)] == [
+        hit.metadata["n"] for hit in index.search("red fox", 7)
+    ]
+    if kind == "exact":
+        other = retrieval.load(tiny_start(run, tmp_path))
+        with pytest.raises(UserError, match="the index was made with another model than"):
+            retrieval.load_index(tmp_path / "index", other)
+        damaged = tmp_path / "index" / "documents.jsonl"
+        damaged.write_text(damaged.read_text().replace("fox 1", "fix 1"))
+        with pytest.raises(UserError, match=r"documents\.jsonl: damaged"):
+            retrieval.load_index(tmp_path / "index")
+        with pytest.raises(UserError, match="there is something else than an index"):
+            index.save(tmp_path)
+        with pytest.raises(UserError, match="the index is a part of its run"):
+            model.index(kind="exact").save(tmp_path / "other")
+
+
+def tiny_start(run, tmp_path):
+    """The folder of a run that differs in its seed."""
+    config = run.config.copy_and_resolve_references()
+    config.seed, config.stages = 5, ("sets", "pairs", "train")
+    other = Run(config, tmp_path / "other_run", run.lock)
+    execute(other)
+    return other.folder
+
+
 def test_a_run_whose_training_has_not_ended_is_refused(run, tmp_path):
     """Its checkpoints can be read already."""
     begun = Run(run.config, shutil.copytree(run.folder, tmp_path / "begun"), run.lock)
@@ -134,7 +207,7 @@ def test_a_run_of_older_passages_or_without_training_is_refused_and_left_as_it_w
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.encode_queries("one"), "takes a list of texts"),
+        (lambda m: m.encode_queries({"a": "one"}), "takes a text or a list of texts"),
         (lambda m: m.index({"a": "one text"}), "a list of texts or records is needed, not dict"),
         (lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]), "document 1: the id '1' is there"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),

@@ -1,21 +1,34 @@
 """Documents that can be searched: what `Model.index` returns."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from retrieval.api import stored_index
 from retrieval.api.document_texts import checked_text, is_list
+from retrieval.api.stored_index import StoredIndex
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
+
+_log = logging.getLogger(__name__)
+
+Filter = Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
+"""Which documents count: values that their metadata must have, one or one of a list; or a function of the metadata."""
+
+_APPROXIMATE = "scann"
+_QUERIES = 64  # that are filtered at a time: a strict filter looks through lists of all documents
+_NO_METADATA: Mapping[str, Any] = {}
 
 
 class Hit(NamedTuple):
     """A document that was found. A higher score is better; scores of different kinds of index do not compare.
 
     `section` is the heading that the text stands under, and `url` is where the document is on the web, where that is
-    known.
+    known. `metadata` is what the document's record has besides.
     """
 
     id: str
@@ -24,6 +37,7 @@ class Hit(NamedTuple):
     score: float
     section: str = ""
     url: str = ""
+    metadata: Mapping[str, Any] = _NO_METADATA
 
 
 class DocumentIndex:
@@ -34,16 +48,25 @@ class DocumentIndex:
       system: whose lists these are: the kind of the one index, or 'hybrid'.
     """
 
-    def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Search], weight: float, depth: int):
+    def __init__(
+        self,
+        documents: Sequence[Candidate],
+        searchers: Mapping[str, Search],
+        weight: float,
+        depth: int,
+        stored: StoredIndex | None = None,
+    ):
         """Args:
         searchers: by the name of their kind.
         weight: of the second list, where there are two.
         depth: results of each of two lists that are merged; where more are asked for, as many as that.
+        stored: what `save` writes; None for an index of a run, which keeps it.
         """
-        (first, search), *others = searchers.items()
-        self._documents, dense = documents, others[0][1] if others else None
-        self._systems = SideBySide({first: search}, dense, weight, min(depth, len(documents)))
-        self.kind, self.system = " + ".join(searchers), HYBRID if others else first
+        self._documents, self._searchers, self._stored = documents, searchers, stored
+        self._weight, self._depth = weight, min(depth, len(documents))
+        self._metadata = stored.metadata if stored else [_NO_METADATA] * len(documents)
+        self._systems = self._side_by_side(searchers)
+        self.kind, self.system = " + ".join(searchers), HYBRID if len(searchers) > 1 else next(iter(searchers))
 
     def __len__(self) -> int:
         """How many documents, or passages of documents, there are."""
@@ -52,15 +75,18 @@ class DocumentIndex:
     def __repr__(self) -> str:
         return f"DocumentIndex({len(self):,} documents, {self.kind})"
 
-    def search(self, query: str, k: int = 10) -> list[Hit]:
+    def search(self, query: str, k: int = 10, filter: Filter | None = None) -> list[Hit]:
         """The best `k` documents for a query, fewer where fewer fit.
+
+        Args:
+          filter: which documents count; `{"lang": "en"}`, `{"lang": ["en", "de"]}`, or a function of the metadata.
 
         Raises:
           UserError: the query is empty, or k is below 1.
         """
-        return self.search_batch([query], k)[0]
+        return self.search_batch([query], k, filter)[0]
 
-    def search_batch(self, queries: Sequence[str], k: int = 10) -> list[list[Hit]]:
+    def search_batch(self, queries: Sequence[str], k: int = 10, filter: Filter | None = None) -> list[list[Hit]]:
         """`search` for many queries at once.
 
         Raises:
@@ -75,8 +101,70 @@ class DocumentIndex:
         check_count(k)
         if not queries:
             return []
-        scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self.system])[self.system]
-        return [hits_of(self._documents, *lists) for lists in zip(scores_QK, rows_QK)]
+        systems = self._systems
+        if filter is not None:
+            allowed_N = np.array([_fits(filter, metadata) for metadata in self._metadata], bool)
+            each = self._searchers.items()
+            systems = self._side_by_side({name: filtered(of, allowed_N, name == _APPROXIMATE) for name, of in each})
+        scores_QK, rows_QK = systems.search(queries, min(k, len(self)), [self.system])[self.system]
+        return [self._hits(*lists) for lists in zip(scores_QK, rows_QK)]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the index into a folder, which `retrieval.load_index` opens.
+
+        Raises:
+          UserError: it is that of a run, or there is something else in the folder.
+        """
+        if self._stored is None:
+            raise UserError("the index is a part of its run: load the run, and call model.index()")
+        stored_index.write(Path(folder).expanduser(), self._stored)
+
+    def _side_by_side(self, searchers: Mapping[str, Search]) -> SideBySide:
+        (first, search), *others = searchers.items()
+        return SideBySide({first: search}, others[0][1] if others else None, self._weight, self._depth)
+
+    def _hits(self, scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
+        """The hits of one query's list; none where its row is -1."""
+        found = [(row, score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
+        return [hit_of(self._documents[row], score)._replace(metadata=self._metadata[row]) for row, score in found]
+
+
+def filtered(search: Search, allowed_N: np.ndarray, is_approximate: bool) -> Search:
+    """A search among some documents alone. More results are asked for until enough of them are allowed.
+
+    So the lists are those of an index of these documents, if the search is exact; BM25's words weigh as in all of them.
+    An approximate one may end before; the log says so.
+    """
+    total, allowed = len(allowed_N), int(allowed_N.sum())
+
+    def of_some(queries: Sequence[str], k: int, *prompt: Any) -> tuple[np.ndarray, np.ndarray]:
+        size, wanted = min(total, 4 * k), min(k, allowed)
+        while True:
+            scores_QS, rows_QS = map(np.asarray, search(queries, size, *prompt))
+            fits_QS = (rows_QS >= 0) & allowed_N[rows_QS]
+            lacks_Q = fits_QS.sum(axis=1) < wanted
+            if not lacks_Q.any() or size == total or not (rows_QS[lacks_Q] >= 0).all(axis=1).any():
+                break
+            size = min(total, 4 * size)
+        if is_approximate and lacks_Q.any():
+            _log.warning("filter: the approximate index ended before %d queries had %d hits", lacks_Q.sum(), wanted)
+        order_QK = np.argsort(~fits_QS, axis=1, kind="stable")[:, :k]
+        scores_QS, rows_QS = np.where(fits_QS, scores_QS, -np.inf), np.where(fits_QS, rows_QS, -1)
+        return np.take_along_axis(scores_QS, order_QK, axis=1), np.take_along_axis(rows_QS, order_QK, axis=1)
+
+    def in_blocks(queries: Sequence[str], k: int, *prompt: Any) -> tuple[np.ndarray, np.ndarray]:
+        blocks = [queries[start : start + _QUERIES] for start in range(0, len(queries), _QUERIES)]
+        scores, rows = zip(*(of_some(block, k, *prompt) for block in blocks))
+        return np.concatenate(scores), np.concatenate(rows)
+
+    return in_blocks
+
+
+def _fits(filter: Filter, metadata: Mapping[str, Any]) -> bool:
+    if callable(filter):
+        return bool(filter(metadata))
+    pairs = ((metadata.get(name), value) for name, value in filter.items())
+    return all(own in value if isinstance(value, list | tuple | set) else own == value for own, value in pairs)
 
 
 def check_count(k: object) -> None:

@@ -2,17 +2,20 @@
 
 import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from retrieval.api import answering
+from retrieval.api import answering, stored_index
 from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
 from retrieval.api.document_texts import Document, candidates, checked_text, is_list, own_passages, read_passages
+from retrieval.api.stored_index import StoredIndex
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
+from retrieval.common import terminal
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime.model_folder import QUERY
 from retrieval.config.fields import check_value, declared
@@ -29,7 +32,7 @@ from retrieval.search.side_by_side import HYBRID, Search
 
 _READS_THE_INDEXES = "search"  # a stage that reads what is copied down of a run on a store
 _RERANKER = "config.rerank.model"
-_FEW = 32  # texts that are embedded as one batch
+_SHOWN = 256  # texts between two states of a bar
 
 
 class Model:
@@ -50,13 +53,29 @@ class Model:
         return f"Model({self._place})"
 
     @property
-    def similarity(self) -> str:
+    def similarity_fn_name(self) -> str:
         """What compares a query and a document: 'cosine', 'dot' or 'MaxSim'.
 
         Raises:
           UserError: the model encodes nothing.
         """
         return self._encoder.similarity
+
+    def similarity(self, queries: Any, documents: Any) -> np.ndarray:
+        """The scores of queries and documents, float32 [Q, N], as search ranks by them.
+
+        Args:
+          queries, documents: what `encode_queries` and `encode_documents` give; one of towers may be a vector.
+        """
+        if isinstance(queries, list):  # of late interaction
+            scores = [[(query @ document.T).max(axis=1).sum() for document in documents] for query in queries]
+            return np.array(scores, np.float32).reshape(len(queries), len(documents))
+        if scipy.sparse.issparse(queries):
+            return (queries @ documents.T).toarray().astype(np.float32)
+        one, other = (np.atleast_2d(np.asarray(each, np.float32)) for each in (queries, documents))
+        if self.similarity_fn_name == "cosine":
+            one, other = map(_normalised, (one, other))
+        return one @ other.T
 
     @property
     def towers(self) -> TowerEncoder:
@@ -74,8 +93,18 @@ class Model:
         """The model's prompts by name: 'query' and 'document', be they empty, and others that it has."""
         return prompts.table(self._encoder.config.data)
 
-    def encode_queries(self, queries: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Any:
-        """Embeddings of queries, float32 [Q, E].
+    def encode_queries(
+        self,
+        queries: str | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        batch_size: int = 0,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+    ) -> Any:
+        """Embeddings of queries, float32 [Q, E]; of one text a vector, [E].
 
         Of late interaction the vectors of the tokens of each, a list of float32 [T, E]; of a model of sparse vectors a
         matrix [Q, V] of SciPy.
@@ -83,25 +112,69 @@ class Model:
         Args:
           prompt_name: the name of the one of `prompts` that stands before each; by default it is 'query'.
           prompt: what stands before each instead, '' for nothing.
+          batch_size: texts that are encoded at a time; by default `encode.batch_tokens` says how many.
+          normalize_embeddings: whether embeddings get the length 1, after they are cut.
+          truncate_dim: dimensions that are kept, the first ones.
 
         Raises:
-          UserError: both are given, there is no such prompt, or it leaves no room for a text.
+          UserError: there is no such prompt, or it leaves no room for a text.
         """
-        return self._encoder.encode_queries(_texts(queries), prompt_name, prompt)
+        encode = functools.partial(self._in_parts, self._encoder.encode_queries, prompt_name, prompt)
+        made = encode(_texts([queries] if isinstance(queries, str) else queries), batch_size, show_progress_bar)
+        return self._finished(made, isinstance(queries, str), normalize_embeddings, truncate_dim)
 
     def encode_documents(
-        self, documents: Sequence[Document], prompt_name: str | None = None, prompt: str | None = None
+        self,
+        documents: Document | Sequence[Document],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        batch_size: int = 0,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
     ) -> Any:
         """Embeddings of documents, float32 [N, E], or what `encode_queries` gives; of long ones of the beginning.
 
         Args:
-          documents: texts, or records with a 'text' and a 'title'.
-          prompt_name, prompt: as in `encode_queries`; by default the prompt is 'document'.
+          documents: texts, or records with a 'text' and a 'title'; or one.
+          prompt_name, prompt, and the others: as of `encode_queries`; by default the prompt is 'document'.
 
         Raises:
           UserError: as `encode_queries`, or a document is none.
         """
-        return self._encoder.encode_documents(candidates(documents), prompt_name, prompt)
+        is_one = isinstance(documents, str | Mapping)
+        encode = functools.partial(self._in_parts, self._encoder.encode_documents, prompt_name, prompt)
+        made = encode(candidates([documents] if is_one else documents), batch_size, show_progress_bar)
+        return self._finished(made, is_one, normalize_embeddings, truncate_dim)
+
+    def _in_parts(
+        self,
+        encode: Callable[..., Any],
+        prompt_name: str | None,
+        prompt: str | None,
+        texts: Sequence[Any],
+        batch_size: int,
+        shows: bool,
+    ) -> Any:
+        """What an encoder makes of texts, so many at a time."""
+        size = batch_size or (_SHOWN if shows else 0) or max(1, len(texts))
+        parts: Any = [texts[start : start + size] for start in range(0, max(1, len(texts)), size)]
+        made = [
+            encode(part, prompt_name, prompt) for part in (terminal.progress(parts, desc="encode") if shows else parts)
+        ]
+        if isinstance(made[0], list):
+            return [vectors for part in made for vectors in part]
+        return scipy.sparse.vstack(made, "csr") if scipy.sparse.issparse(made[0]) else np.concatenate(made)
+
+    def _finished(self, made: Any, is_one: bool, normalizes: bool, truncate_dim: int | None) -> Any:
+        """Embeddings as they were asked for."""
+        if normalizes or truncate_dim:
+            if not isinstance(made, np.ndarray):
+                raise UserError(f"{self._place} makes no embedding of a text: leave out truncate_dim and the norm")
+            made = made[:, :truncate_dim]
+            made = _normalised(made) if normalizes else made
+        return made[0] if is_one and not scipy.sparse.issparse(made) else made
 
     def rows(self, side: str, texts: Sequence[Any], prompt_name: str | None = None, room: int = 0) -> TextRows:
         """Queries or documents as token ids, for `embed`: what `encode_queries` and `encode_documents` begin with.
@@ -164,28 +237,54 @@ class Model:
             check_value(name, value, declared()[name].kind)
         if documents is None:
             return self._of_run(kinds, of_dense, changes)
+        metadata: Sequence[Mapping[str, Any]] = ()
         if isinstance(documents, str | Path):
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
             prepared = self._run.owner("prepare").config if self._run else encoder.config
             texts = list(read_passages(Path(documents).expanduser(), encoder.vocabulary, prepared))
         else:
-            texts = candidates(documents, are_distinct=True)
+            documents = list(documents) if is_list(documents) else documents
+            texts, metadata = candidates(documents, are_distinct=True), stored_index.metadata_of(documents)
         if not texts:
             raise UserError("there is no document to index")
-        built = {each.name: self._built(each, texts, changes) for each in kinds}
-        return DocumentIndex(texts, built, of_dense, self._merged)
+        for each in kinds:
+            self._check_options(each, changes)
+        arrays = {} if kinds[-1].of_words else encoder.stored(texts)
+        names = [each.name for each in kinds]
+        stored = StoredIndex(self._place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays)
+        return self.over_stored(stored)
 
-    def _built(self, kind: IndexKind, texts: Sequence[Candidate], changes: Options) -> Search:
-        """An index of a kind over texts, in memory."""
-        encoder = self._encoder
-        options = {**indexes.options_of(kind, encoder.config), **changes}
+    def over_stored(self, stored: StoredIndex, is_checked: bool = True) -> DocumentIndex:
+        """An index of what is stored of it.
+
+        Args:
+          is_checked: whether this model is known to have made it.
+
+        Raises:
+          UserError: another model has.
+        """
+        if stored.arrays and not is_checked:
+            stored_index.check_model(stored, self._encoder.stored(stored.documents[:1]), self._place)
+        built = {name: self._built(INDEXES[name], stored) for name in stored.kinds}
+        return DocumentIndex(stored.documents, built, stored.weight, self._merged, stored)
+
+    def _check_options(self, kind: IndexKind, changes: Options) -> None:
+        """Checks that an index of a kind can be built with the options, before texts are encoded for it."""
+        options = {**indexes.options_of(kind, self._encoder.config), **changes}
         kind.check(options)
         kind.inputs(options)
         if not kind.of_words:
-            return encoder.over_texts(kind, texts, options)
+            self._encoder.check_kind(kind)
+
+    def _built(self, kind: IndexKind, stored: StoredIndex) -> Search:
+        """An index of a kind, in memory."""
+        encoder = self._encoder
+        options = {**indexes.options_of(kind, encoder.config), **stored.options}
+        if not kind.of_words:
+            return encoder.over_stored(kind, stored.arrays, options)
         folds = functools.partial(getattr, encoder.vocabulary, "folds_accents")
-        return kind.build(Texts("documents", lambda: iter(texts), folds), options).search
+        return kind.build(Texts("documents", lambda: iter(stored.documents), folds), options).search
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
         """Documents in the order of the reranker's scores, best first.
@@ -288,9 +387,13 @@ class Model:
         return (self._run.config if self._run else self._encoder.config).evaluate.depth
 
 
+def _normalised(embeddings_NE: np.ndarray) -> np.ndarray:
+    return embeddings_NE / np.maximum(np.linalg.norm(embeddings_NE, axis=1, keepdims=True), 1e-12)
+
+
 def _texts(queries: Sequence[str]) -> list[str]:
     if not is_list(queries):
-        raise UserError("encode_queries takes a list of texts; write [query], or of a table table['query'].tolist()")
+        raise UserError("encode_queries takes a text or a list of texts; of a table it is table['query'].tolist()")
     return [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
 
 

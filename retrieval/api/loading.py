@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from retrieval.api import stored_index
+from retrieval.api.document_index import DocumentIndex
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TowerEncoder, VectorEncoder
 from retrieval.common.errors import UserError, hub_hint
@@ -60,6 +62,19 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
         again = f"python -m retrieval.main --workdir={trained.display_path}"
         raise UserError(f"{trained.display_path}: the training has not ended: `{again}` goes on with it")
     return of_run(run, truncate_dim)
+
+
+def load_index(folder: str | Path, model: Model | None = None) -> DocumentIndex:
+    """The index that `DocumentIndex.save` wrote.
+
+    Args:
+      model: that it was made with; by default it is loaded from where it was.
+
+    Raises:
+      UserError: it is damaged, or of another model.
+    """
+    stored = stored_index.read(Path(folder).expanduser())
+    return (model or load(stored.model)).over_stored(stored, is_checked=False)
 
 
 def of_run(run: Run, truncate_dim: int = 0) -> Model:

@@ -58,7 +58,7 @@ class _OfMteb:
         model = self._model
         size = model.encode_queries(["a"])[0].shape[-1]  # of late interaction a token's
         about = {"name": self._name, "revision": self._revision or self._identity(), "framework": ["JAX"]}
-        about |= {"similarity_fn_name": ScoringFunction(model.similarity), "embed_dim": size}
+        about |= {"similarity_fn_name": ScoringFunction(model.similarity_fn_name), "embed_dim": size}
         return ModelMeta.create_empty(about)
 
     def _identity(self) -> str:
@@ -144,7 +144,7 @@ class MtebSearch(_OfMteb):
           UserError: there is no such model, or it encodes nothing.
         """
         super().__init__(model_name, revision, name)
-        self._model.similarity  # noqa: B018
+        self._model.similarity_fn_name  # noqa: B018
         self._kind = kind
         self._name += "" if kind == EXACT else f"-{kind}"
         self._index: Any = None

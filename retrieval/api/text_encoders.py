@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from ml_collections import ConfigDict
 
+from retrieval.api.stored_index import Arrays
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.data.sets.beir import Candidate
@@ -125,17 +127,21 @@ class TowerEncoder:
         """
         vector_codes.check(collection.embeddings(), "candidates", towers.form_of(self.config))
 
-    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
-        """A search by an index of a kind among texts; of long ones all windows are searched.
-
-        Raises:
-          UserError: it cannot be used here.
-        """
+    def check_kind(self, kind: IndexKind) -> None:
+        """Checks that an index of a kind can be used here."""
         if not kind.available():
             raise UserError(f"the index '{kind.name}' cannot be used on this machine; take 'exact'")
+
+    def stored(self, texts: Sequence[Candidate]) -> Arrays:
+        """What an index of texts keeps: embeddings of all windows, of long ones several, and whose these are."""
         rows = towers.candidate_windows(self.config, self.vocabulary, texts)
         owners_W = np.repeat(np.arange(len(rows), dtype=np.int32), list(map(len, rows)))
-        embeddings_WE = self.embed(TextRows(list(itertools.chain.from_iterable(rows)), self._tower(DOCUMENT)))
+        windows = TextRows(list(itertools.chain.from_iterable(rows)), self._tower(DOCUMENT))
+        return {"embeddings": self.embed(windows), "owners": owners_W}
+
+    def over_stored(self, kind: IndexKind, arrays: Arrays, options: Options) -> Search:
+        """A search by an index of a kind among texts, of what `stored` made of them."""
+        embeddings_WE, owners_W = arrays["embeddings"], arrays["owners"]
         return self.over(indexes.finished(kind.build(embeddings_WE, options), options, lambda: embeddings_WE, owners_W))
 
     def over(self, index: Index) -> Search:
@@ -192,26 +198,34 @@ class VectorEncoder:
         self._check_prompt(*prompt)
         return self._encoder.encode_documents(items)
 
-    def over_texts(self, kind: IndexKind, texts: Sequence[Candidate], options: Options) -> Search:
-        """A search among texts.
+    def check_kind(self, kind: IndexKind) -> None:
+        """Checks that the index is exact search."""
+        if kind.name != EXACT:
+            why = f"a model of the kind '{self._kind.name}' makes none: take 'exact', one of words, or 'hybrid'"
+            raise UserError(f"the index '{kind.name}' is of embeddings, and {why}")
 
-        Raises:
-          UserError: the index is of embeddings.
-        """
-        self._check(kind)
-        search = self._encoder.over(self._encoder.encode_documents(texts))
+    def stored(self, texts: Sequence[Candidate]) -> Arrays:
+        """What an index of texts keeps: the vectors of all tokens and how many each text has, or a sparse matrix."""
+        vectors: Any = self._encoder.encode_documents(texts)
+        if isinstance(vectors, list):
+            return {"vectors": np.concatenate(vectors), "lengths": np.array(list(map(len, vectors)))}
+        return {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr}
+
+    def over_stored(self, kind: IndexKind, arrays: Arrays, options: Options) -> Search:
+        """A search among texts, of what `stored` made of them."""
+        if "vectors" in arrays:
+            vectors: Any = np.split(arrays["vectors"], np.cumsum(arrays["lengths"])[:-1])
+        else:
+            shape = len(arrays["indptr"]) - 1, len(self.vocabulary)
+            vectors = scipy.sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape)
+        search = self._encoder.over(vectors)
         return lambda queries, k: search(self._encoder.encode_queries(queries), k)
 
     def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
         """A search among the passages of a run; None where they are not encoded."""
-        self._check(kind)
+        self.check_kind(kind)
         opened = self._kind.over_passages(run, {})
         return opened[1] if opened else None
-
-    def _check(self, kind: IndexKind) -> None:
-        if kind.name != EXACT:
-            why = f"a model of the kind '{self._kind.name}' makes none: take 'exact', one of words, or 'hybrid'"
-            raise UserError(f"the index '{kind.name}' is of embeddings, and {why}")
 
     def _check_prompt(self, *prompt: str | None) -> None:
         if any(text is not None for text in prompt):

@@ -191,8 +191,8 @@ FAMILIES = {
         _decoder(4, 2, 8), "MistralModel", window=6,
     ),
     "eurobert": Family(
-        _LLAMA | dict(model_type="eurobert", architectures=["EuroBertModel"], rope_theta=None, mask_token_id=4, pad_token_id=3,
-                      classifier_pooling="late", rope_parameters=dict(rope_type="default", rope_theta=250000.0)),
+        _LLAMA | dict(model_type="eurobert", architectures=["EuroBertModel"], rope_theta=None, mask_token_id=4,
+                      rope_parameters=dict(rope_type="default", rope_theta=250000.0), pad_token_id=3),
         _decoder(4, 2, 8), "EuroBertModel",
     ),
     "gemma3": Family(
