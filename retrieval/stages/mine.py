@@ -22,7 +22,7 @@ from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.fitting import held_out_questions
 from retrieval.runs.fitting.refresh_kind import MINED
 from retrieval.runs.pairs import hard_negatives, pair_negatives
-from retrieval.runs.pairs.hard_negatives import Searched
+from retrieval.runs.pairs.hard_negatives import MinedExamples, Searched
 from retrieval.runs.pipeline.records import details, read_record, record_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
@@ -66,8 +66,8 @@ def mine(run: Run) -> dict[str, Any]:
     rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")} | {"seed": config.split.seed}
     with pair_negatives.opened(run, work) if config.mine.model else _of_set(run, mining.answers) as (searched, about):
         mined = hard_negatives.mine(mining, searched, keeps_lone=config.pairs.keep_lone)
+        examples = MinedExamples(searched.questions, searched.candidates, mined.rows)
         for form in dict.fromkeys((negatives_format.TEVATRON, config.mine.format)):
-            examples = hard_negatives.mined_examples(searched.questions, searched.candidates, mined.rows)
             name = "negatives" if form == negatives_format.TEVATRON else form
             with files.atomic(folder / f"{name}.jsonl") as temporary:
                 rows = negatives_format.write(temporary, examples, form, config.mine.negatives)

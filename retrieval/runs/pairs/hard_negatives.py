@@ -1,8 +1,9 @@
 """Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
 
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -244,17 +245,21 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
     }
 
 
-def mined_examples(
-    questions: Sequence[Question], candidates: CandidateTexts, rows: Sequence[np.ndarray]
-) -> Iterator[Example]:
-    """The questions that have negatives, with their texts."""
+@dataclasses.dataclass(frozen=True)
+class MinedExamples:
+    """The questions that have negatives, with their texts, each time that they are iterated over."""
 
-    def texts(numbers: Sequence[int] | np.ndarray) -> tuple[Candidate, ...]:
-        return tuple(candidates[row] for row in numbers)
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    rows: Sequence[np.ndarray]
 
-    for question, negatives in zip(questions, rows, strict=True):
-        if len(negatives):
-            yield Example(question.text, texts(question.positives), texts(negatives))
+    def __iter__(self) -> Iterator[Example]:
+        for question, negatives in zip(self.questions, self.rows, strict=True):
+            if len(negatives):
+                yield Example(question.text, self._texts(question.positives), self._texts(negatives))
+
+    def _texts(self, rows: Iterable[int]) -> tuple[Candidate, ...]:
+        return tuple(self.candidates[row] for row in rows)
 
 
 def check_questions(run: Run) -> None:
