@@ -227,14 +227,10 @@ def check(run: Run) -> None:
     if learnt.folder == shown.folder or paths[-1].resolve() not in [Path(path).resolve() for path in of_pairs]:
         return
     if not ended or not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
-        raise UserError(
-            f"config.sets.mind_split='{begins}': {learnt.display_path} has learnt from the impressions of {paths[-1]} "
-            + (
-                f"before {ended}: set that time, or a later one"
-                if ended
-                else "at any time: set config.sets.mind to others"
-            )
-        )
+        way = "at any time: set config.sets.mind to others"
+        way = f"before {ended}: set that time, or a later one" if ended else way
+        what = f"{learnt.display_path} has learnt from the impressions of {paths[-1]}"
+        raise UserError(f"config.sets.mind_split='{begins}': {what} {way}")
 
 
 STAGES.register(

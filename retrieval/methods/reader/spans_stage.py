@@ -198,10 +198,8 @@ def _checked(collection: Collection) -> Path:
     """The folder of the embeddings of a collection's candidates, a row for each."""
     folder = collection.embeddings()
     if encoding.load_ids(folder, "candidates") != [candidate.id for candidate in collection.candidates()]:
-        raise UserError(
-            f"config.spans.early: {folder}: not one embedding of each passage of {collection.files[0]}: name in "
-            "config.base a run that has encoded this set, with config.encode.windows=1"
-        )
+        way = "name in config.base a run that has encoded this set, with config.encode.windows=1"
+        raise UserError(f"config.spans.early: {folder}: not one embedding of each of the set's passages: {way}")
     return folder
 
 
@@ -236,10 +234,8 @@ def check(run: Run) -> None:
         recipe.check_towers(run.as_seen_by(FOLDER).owner("train"), f"config.spans.early={fields.early}")
     divided = run.owner("sets").config.split.set
     if not fields.questions and not (divided and hard_negatives.has_answers(run, divided)):
-        raise UserError(
-            f"stage 'spans': config.split.set='{divided}' has no questions with answers: set it to an evaluation set "
-            "that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
-        )
+        way = "set it to one that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
+        raise UserError(f"stage 'spans': config.split.set='{divided}' has no questions with answers: {way}")
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
         qa.check_beginning(path, run.config.sets.qa_patterns)

@@ -154,10 +154,8 @@ def write_cross_encoder(folder: Path, model: CrossEncoder, pad_id: int = 0) -> N
     config = encoder_folder.written_config(encoder_config)
     (name,) = config["architectures"]
     if _CLASSIFIER not in family.modules:
-        family = encoder_config.architecture.family
-        raise UserError(
-            f"transformers has no reranker of the family {family} to export to: rerank with the work directory"
-        )
+        what = f"transformers has no reranker of the family {encoder_config.architecture.family} to export to"
+        raise UserError(f"{what}: rerank with the work directory")
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
         params[_CLASSIFIER] = {name: x[..., 1:] - x[..., :1] for name, x in params[_CLASSIFIER].items()}

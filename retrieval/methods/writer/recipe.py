@@ -61,10 +61,8 @@ class Seq2SeqRecipe(Recipe):
         """As `Recipe.check`; only BERT's norms can stand in another place than they do."""
         super().check()
         if self.pre_norm and self.config.model.family != "bert":
-            raise UserError(
-                f"config.model.family={self.config.model.family} has its own places for norms: set config.model.writer."
-                "pre_norm=False"
-            )
+            family = f"config.model.family={self.config.model.family}"
+            raise UserError(f"{family} has its own places for norms: set config.model.writer.pre_norm=False")
 
     @property
     def pre_norm(self) -> bool:
@@ -74,10 +72,8 @@ class Seq2SeqRecipe(Recipe):
     def takes_encoder(self, other: Recipe) -> bool:
         """As `Recipe.takes_encoder`."""
         if (takes := super().takes_encoder(other)) and self.pre_norm:
-            raise UserError(
-                f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
-                "sublayers: set config.model.writer.pre_norm=False"
-            )
+            what = f"config.train.init_from={self.config.train.init_from}: norms stand after its sublayers"
+            raise UserError(f"{what}: set config.model.writer.pre_norm=False")
         return takes
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
