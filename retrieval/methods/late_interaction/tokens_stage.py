@@ -14,6 +14,7 @@ from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
+from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL, LateModel
 from retrieval.recipes.parameters import local_mesh
@@ -36,7 +37,7 @@ def tokens(run: Run) -> dict[str, Any]:
     bits = residuals.BITS.get(fields.stored, 0)
     shard_size = min(run.config.encode.shard_size, _CANDIDATES)
     sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
-    items, summary = collections(run), {}
+    items, summary, config = collections(run), {}, model.config
     same = repeated(items)
     for item in items:
         folder = run.folder / FOLDER / item.name
@@ -44,8 +45,8 @@ def tokens(run: Run) -> dict[str, Any]:
         if item.name != CORPUS:
             queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
             token_store.write(folder, "queries", queries.items(), len(queries), model.encode_queries, **sizes)
-            some = encoding_cost.some(queries.values(), len(queries)), encoding_cost.some(item.candidates(), total)
-            operations = model.operations(*some)
+            texts, are_filled = (queries.values(), item.candidates(), total), config.model.late.expansion != NONE
+            operations = encoding_cost.of_set(config, model.vocabulary, *texts, are_filled=are_filled)
         if first := same.get(item.name):
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
             token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)

@@ -23,7 +23,6 @@ from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import metrics
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
-from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import embed, token_count
 from retrieval.recipes.parameters import gather
@@ -31,6 +30,7 @@ from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract
 from retrieval.runs.fitting.validation import LabelledPool, labelled_pool
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
+from retrieval.runs.weights.pair_scorer import JoinedRows, pair_of, pair_scorer
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Sign
