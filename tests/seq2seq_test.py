@@ -53,7 +53,7 @@ def again(trained, inputs, folder, **changes):
 
 
 def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
-    run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0, "model.writer.copy": True})
+    run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0})
     model = recipe_of(run.config).build(50)
     random = np.random.default_rng(0)
     source = np.where(np.arange(9) < random.integers(2, 10, (4, 1)), random.integers(5, 50, (4, 9)), -1)

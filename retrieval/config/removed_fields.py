@@ -27,6 +27,7 @@ REMOVED |= {
     "index.binary_queries": "Queries keep their numbers, and find more than their bits do; leave it out.",
     "late.pool": "A candidate keeps the vector of every token; config.late.stored makes them smaller. Leave it out.",
     "late.retrieved": "XTR's search is gone; config.late.fde is an index of token vectors. Leave it out.",
+    "model.writer.copy": "A model writes tokens of its vocabulary, and copies none; leave it out.",
     "model.late.mean": "Scores are sums over a query's tokens, which are as many for all; leave it out.",
     "index.expansions_share": "All written queries are used; for a share, keep the better lines of the file.",
     "spans.asked": "A reader reads questions; leave it out.",

@@ -19,7 +19,6 @@ declare(
     "model.writer",
     layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
     pre_norm=Field(True, SWITCH, "whether the encoder's norms stand before its sublayers, as in no own encoder"),
-    copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
 )
 declare("train", label_smoothing=Field(0.0, SHARE_BELOW, "share of a label spread over the vocabulary; paper: 0.1"))
 declare("index", expansions=Field("", TEXT, "doc2query: FILE.jsonl or a folder of queries; '': the stage generate's"))
