@@ -22,6 +22,7 @@ from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
+from retrieval.search.sharded_map import Shards
 
 T = TypeVar("T")
 
@@ -64,14 +65,12 @@ def write(
         files.write_json(path.with_suffix(_TEXTS), {"ids": ids, "vectors": list(map(len, vectors))})
         files.write_array(path, np.concatenate([empty, *parts]))
 
-    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
-    sharded_map.write_shards(paths, texts, total, shard_size, make, save)
+    Shards(folder, name, ".npy", total, shard_size).write(texts, make, save)
 
 
 def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
     """Copies this host's shards of a name that `write` has written of as many texts; those that are there are kept."""
-    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        sharded_map.copy(source / path.name, path)
+    Shards(folder, name, ".npy", total, shard_size).copy(source)
     if codec_path(source, name).exists():
         sharded_map.copy(codec_path(source, name), codec_path(folder, name))
 
