@@ -18,10 +18,10 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers
 from retrieval.recipes.batch_texts import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import (
     POOL_METRICS,
     RECIPES,
+    LossAndMetrics,
     PairRecipe,
     Recipe,
     check_sees_all,
@@ -31,7 +31,6 @@ from retrieval.recipes.recipe import (
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign
-from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
 
@@ -82,24 +81,17 @@ class TwoTowerRecipe(PairRecipe):
         """As `Recipe.collapse`: where a loss tells distances, these must not all become 0."""
         return DISTANCES if self.named_loss.of_cosines else None
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the embeddings of a batch."""
-        loss, chunk_size = self.embedding_loss(), self.config.train.chunk_size
-        of_cosines = self.named_loss.of_cosines
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            model = bound(gather(params))
-            B, K = batch["document_id"].shape
-            if of_cosines and model.is_one and _alike(batch):
-                query_BE, document_BKE = _embed_together(model, batch, key, chunk_size)
-            else:
-                query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
-                document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
-                document_BKE = reshape_rows(document_RE, B, K, -1)
-            loss_B, metrics = loss(query_BE, document_BKE, batch)
-            return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
-
-        return of_batch
+        (B, K), chunk_size = batch["document_id"].shape, self.config.train.chunk_size
+        if self.named_loss.of_cosines and model.is_one and _alike(batch):
+            query_BE, document_BKE = _embed_together(model, batch, key, chunk_size)
+        else:
+            query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
+            document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
+            document_BKE = reshape_rows(document_RE, B, K, -1)
+        loss_B, metrics = self.embedding_loss()(query_BE, document_BKE, batch)
+        return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
     def embedding_loss(self) -> Callable:
         """The loss as a function of queries, documents and the batch that they are from."""

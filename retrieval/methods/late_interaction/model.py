@@ -15,8 +15,7 @@ from retrieval.methods.late_interaction.token_marks import FILLED
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.batch_texts import text_of
-from retrieval.training.chunks import in_chunks
+from retrieval.recipes.batch_texts import embed
 
 
 class LateInteraction(nnx.Module):
@@ -65,19 +64,9 @@ def token_vectors(
     Args:
       unattended: whether no token sees those that fill a text up.
     """
-    parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
-    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
-    group_size = len(batch["document_id"]) // len(batch[side])
     length = batch[f"{side}_marks"].shape[-1]
-    if group_size > 1:
-        del fields[f"{side}_marks"]  # of packed texts they are of examples
 
-    def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
-        text = text_of(fields, side)
-        if unattended:
-            text = with_marks(text, fields[f"{side}_marks"], unattended)
-        vector_BLE = unpacked(model(text, key), text, length)
-        return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
+    def encode(text: Text, key: jax.Array | None, *marks: jax.Array) -> jax.Array:
+        return unpacked(model(with_marks(text, *marks, unattended) if marks else text, key), text, length)
 
-    vector_GCLE = in_chunks(of_groups, fields, key, chunk_size // group_size)
-    return reshape_rows(vector_GCLE, -1, *vector_GCLE.shape[2:])
+    return embed(encode, batch, side, key, chunk_size, *(("_marks",) if unattended else ()))

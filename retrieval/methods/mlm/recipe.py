@@ -31,11 +31,10 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_texts import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.masked import MaskedRecipe
 from retrieval.recipes.parameters import bind, gather
-from retrieval.recipes.recipe import RECIPES, abstract_model
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, abstract_model
 from retrieval.runs.fitting import examples, validation
 from retrieval.runs.pipeline.run import Run
 from retrieval.training import losses
-from retrieval.training.loop import Objective
 
 _log = logging.getLogger(__name__)
 
@@ -71,15 +70,11 @@ class MlmRecipe(MaskedRecipe):
         self.check()
         return MaskedLanguageModel(self.sizes(vocab_size), rngs=Rngs(self.config.seed))
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: MaskedLanguageModel, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The cross-entropy of the masked tokens."""
-
-        def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            logits_GPV = bound(gather(params))(text_of(batch, "text"), batch["positions"], key)
-            loss_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
-            return for_every_text((loss_G, metrics | {"tokens": token_count(batch["text"], text_count(batch))}), batch)
-
-        return objective
+        logits_GPV = model(text_of(batch, "text"), batch["positions"], key)
+        loss_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+        return for_every_text((loss_G, metrics | {"tokens": token_count(batch["text"], text_count(batch))}), batch)
 
 
 class BertRecipe(MaskedRecipe):
@@ -102,19 +97,15 @@ class BertRecipe(MaskedRecipe):
         """As MLM, with a place for whether the second text is a random one."""
         return {**super().lengths(), "is_random": 1}
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: NextSentenceModel, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The sum of both cross-entropies (appendix A.2)."""
-
-        def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            logits_GPV, logits_B2 = bound(gather(params))(text_of(batch, "text"), batch["positions"], key)
-            mlm_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
-            metrics |= {"mlm": mlm_G, "tokens": token_count(batch["text"], text_count(batch))}
-            mlm_B, metrics = for_every_text((mlm_G, metrics), batch)
-            classes_B1 = batch["is_random"]
-            next_B, of_next = losses.token_cross_entropy(logits_B2[:, None], classes_B1, jnp.ones_like(classes_B1))
-            return mlm_B + next_B, metrics | {"next_sentence": next_B, "next_sentence_accuracy": of_next["accuracy"]}
-
-        return objective
+        logits_GPV, logits_B2 = model(text_of(batch, "text"), batch["positions"], key)
+        mlm_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+        metrics |= {"mlm": mlm_G, "tokens": token_count(batch["text"], text_count(batch))}
+        mlm_B, metrics = for_every_text((mlm_G, metrics), batch)
+        classes_B1 = batch["is_random"]
+        next_B, of_next = losses.token_cross_entropy(logits_B2[:, None], classes_B1, jnp.ones_like(classes_B1))
+        return mlm_B + next_B, metrics | {"next_sentence": next_B, "next_sentence_accuracy": of_next["accuracy"]}
 
     def check_validation(self) -> None:
         """As `Recipe.check_validation`; also that passages are held out."""
@@ -123,7 +114,6 @@ class BertRecipe(MaskedRecipe):
 
     def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """A function from parameters to `metrics` over pairs that stay the same."""
-        self.check_validation()
         pairs, bound = self.held_out(run, vocabulary), bind(abstract_model(self.config, len(vocabulary)))
         count = len(pairs["text"])
         _log.info("validation: %d pairs, %d of them with a random second text", count, pairs["is_random"].sum())

@@ -6,7 +6,7 @@ keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,14 +25,13 @@ from retrieval.models.two_tower import full_size
 from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.inference import Inference
-from retrieval.recipes.parameters import gather, local_mesh, parameters_of
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import trained_run
 from retrieval.search.encoding import encode_rows
 from retrieval.training.candidates import inner_products
-from retrieval.training.loop import Objective
 
 _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
@@ -139,22 +138,16 @@ class ReaderRecipe(Recipe):
         size = model.truncate_dim or full_size(model.embed_dim, model.head, model.hidden_size)
         return {"embedding": ("candidates", size)} if self.retrieves else {}
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: SpanReader, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of all rows of a batch."""
-        loss = self.reader_loss
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            B, K = batch["paragraph"].shape
-            model = bound(gather(params))
-            scores = model(text_of(batch, "pair"), key)
-            scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
-            if self.retrieves:
-                question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
-                scores["retriever"] = inner_products(question_BE, batch["embedding"])
-            loss_B, metrics = loss(scores, batch)
-            return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
-
-        return of_batch
+        B, K = batch["paragraph"].shape
+        scores = model(text_of(batch, "pair"), key)
+        scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
+        if self.retrieves:
+            question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
+            scores["retriever"] = inner_products(question_BE, batch["embedding"])
+        loss_B, metrics = self.reader_loss(scores, batch)
+        return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
 
 RECIPES.register("reader", ReaderRecipe)

@@ -26,13 +26,12 @@ from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.inference import token_types
 from retrieval.recipes.parameters import bind, gather
-from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
 from retrieval.runs.fitting import held_out_questions, validation
 from retrieval.runs.pipeline.run import Run
 from retrieval.search.text_batches import padded
 from retrieval.training import losses
-from retrieval.training.loop import Objective
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +81,6 @@ class Seq2SeqRecipe(Recipe):
 
     def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """How probable the held-out queries are, given their passages; B pairs of a batch, L tokens of a query."""
-        self.check_validation()
         pairs, bound = held_out(run, vocabulary), bind(abstract_model(run.config, len(vocabulary)))
         _log.info("validation: %d pairs", len(pairs["source"]))
 
@@ -101,18 +99,13 @@ class Seq2SeqRecipe(Recipe):
 
         return validate
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: EncoderDecoder, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The cross-entropy of all tokens of the targets."""
-        smoothing = self.config.train.label_smoothing
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
-            logits_BLV = bound(gather(params))(text_of(batch, "source"), seen_BL, key)
-            loss_B, metrics = losses.token_cross_entropy(logits_BLV, labels_BL, weights_BL, smoothing=smoothing)
-            B = len(seen_BL)
-            return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
-
-        return of_batch
+        seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
+        logits_BLV, smoothing = model(text_of(batch, "source"), seen_BL, key), self.config.train.label_smoothing
+        loss_B, metrics = losses.token_cross_entropy(logits_BLV, labels_BL, weights_BL, smoothing=smoothing)
+        B = len(seen_BL)
+        return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
 
 
 def held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
