@@ -14,6 +14,7 @@ from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.recipes.parameters import local_mesh
 from retrieval.search import sharded_map
+from retrieval.search.sharded_map import Shards
 
 
 def unit(rng, *shape):
@@ -57,10 +58,9 @@ def test_vectors_of_another_compression_are_refused(clustered, tmp_path):
     mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1, "tensor": 1}}))
     codecs = [Codec.learn(clustered[:200], 200, bits, [0], mesh) for bits in (4, 2)]
     texts = [("a", clustered[:5]), ("b", clustered[5:7])]
-    sizes = {"shard_size": 2, "dtype": "float16"}
     codecs[0].save(path := token_store.codec_path(tmp_path, "candidates"))
     sharded_map.seal(path)
-    token_store.write(tmp_path, "candidates", texts, 2, list, codec=codecs[0], **sizes)
+    token_store.write(Shards(tmp_path, "candidates", ".npy", 2, 2), texts, list, "float16", codecs[0])
     assert len(TokenStore(tmp_path, "candidates")[1]) == 2
     codecs[1].save(path)
     sharded_map.seal(path)
@@ -77,7 +77,7 @@ def stored(tmp_path):
     rng = np.random.default_rng(0)
     vectors = [unit(rng, size, 8) for size in (3, 0, 5, 0, 1, 2, 4)]
     texts = [(f"d{n}", x) for n, x in enumerate(vectors)]
-    token_store.write(tmp_path, "candidates", texts, 7, list, shard_size=3, dtype="float32")
+    token_store.write(Shards(tmp_path, "candidates", ".npy", 7, 3), texts, list, "float32")
     return TokenStore(tmp_path, "candidates"), vectors
 
 

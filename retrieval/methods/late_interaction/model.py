@@ -4,7 +4,6 @@ Shapes have the letters of `models/text.py`.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_texts import embed
+from retrieval.training.loss_kind import Batch
 
 
 class LateInteraction(nnx.Module):
@@ -52,12 +52,7 @@ def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
 
 
 def token_vectors(
-    model: LateInteraction,
-    batch: Mapping[str, jax.Array],
-    side: str,
-    key: jax.Array | None,
-    chunk_size: int,
-    unattended: bool = False,
+    model: LateInteraction, batch: Batch, side: str, key: jax.Array | None, chunk_size: int, unattended: bool = False
 ) -> jax.Array:
     """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_texts.embed`).
 
