@@ -25,11 +25,9 @@ from retrieval.runs.fitting.examples import check_shards
 from retrieval.runs.pairs import hard_negatives
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import Collection, open_collection, set_names
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
-from retrieval.search.index_kind import INDEXES
 from retrieval.stages import mine
 
 _log = logging.getLogger(__name__)
@@ -138,12 +136,9 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> L
     Args:
       fields: of `config.spans`.
     """
-    kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
-    queries: Any = texts if kind.of_words else mine.embedded(source, name, texts)
-    options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
-    search = mine.open_search(kind, open_collection(source, name), options_of)
+    queries, search = mine.open_search(source, name, fields.system, texts)
     for start in range(0, len(texts), _PART):
-        yield from zip(*search(queries[start : start + _PART], deep))
+        yield from zip(*search(queries[start : start + _PART], max(fields.depth, fields.early)))
 
 
 class EarlyCandidates:
