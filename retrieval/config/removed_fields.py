@@ -21,6 +21,7 @@ REMOVED |= {
     "export.formats": "--config.export.onnx=True writes ONNX; the static and StableHLO forms are gone.",
     "export.hub_private": "A model that is not there yet is made for you alone; its page on the hub opens it.",
     "data.mixed_sources": "A batch is of one source; leave it out.",
+    "generate.collections": "All collections are read; config.encode.corpus=False leaves the corpus out.",
     "generate.proposer": "config.generate.answers proposes the answers; leave it out.",
     "generate.reader": "No reader has to find an answer again; leave it out.",
     "generate.reranker": "Written queries are not scored; leave it out.",

@@ -67,15 +67,11 @@ class LateModel(TextEncoder):
 class _LateModels(EncoderKind):
     """Work directories of models of late interaction, and folders of PyLate's and Stanford's."""
 
-    says_so, encoder = staticmethod(late_folder.is_late), LateModel
-
-    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
-        """As `PublishedKind.check_folder`."""
-        return LateFolder.open(folder).files
+    says_so, opened, encoder = staticmethod(late_folder.is_late), LateFolder.open, LateModel
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """As `EncoderKind.read`."""
-        opened = LateFolder.open(folder)
+        opened = self.opened(folder)
         fields = opened.fields | {"recipe": self.name}
         return published_model(config, fields, opened.encoder, lambda _: {"projection": {"kernel": opened.kernel()}})
 

@@ -5,7 +5,6 @@ from retrieval.config.fields import (
     SHARE_BELOW,
     SWITCH,
     TEXT,
-    TEXTS,
     Field,
     declare,
     one_of,
@@ -25,7 +24,6 @@ declare("index", expansions=Field("", TEXT, "doc2query: FILE.jsonl or a folder o
 declare(
     "generate",
     model=Field("", TEXT, "T5 or BART, for transformers: a folder or hf:NAME; '': the model of the run or its base"),
-    collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     answers=Field("", _MAKER, "what proposes answers to ask for; '': queries, no answers"),
     queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
     way=Field("sample", one_of("way of writing", ("sample", "beam", "greedy")), "greedy writes one; sample is top-k"),

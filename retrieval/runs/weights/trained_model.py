@@ -182,11 +182,17 @@ class EncoderKind(PublishedKind):
 
     Attributes:
       says_so: whether a folder says that it has such a model.
+      opened: looks at a folder; its `files` say what the model does.
       encoder: of the config of a run and a model.
     """
 
     says_so: Callable[[Path], bool]
+    opened: Callable[[Path], Any]
     encoder: Callable[[ConfigDict, Trained], Any]
+
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        return self.opened(folder).files
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """The model of a folder, whose sizes, lengths and prompts replace those of `config` in a copy."""
