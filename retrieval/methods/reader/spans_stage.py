@@ -91,11 +91,8 @@ def write_spans(run: Run) -> dict[str, Any]:
 def _of_set(training: Path) -> list[_Question]:
     """The training questions of the divided set, with their judged passages."""
     judged = beir.read_judged(training)
-    return [
-        _Question(id, judged.queries[id], judged.answers[id], list(golds))
-        for id, golds in judged.qrels[splits.TRAIN].items()
-        if id in judged.answers
-    ]
+    queries, known, qrels = judged.queries, judged.answers, judged.qrels[splits.TRAIN]
+    return [_Question(id, queries[id], known[id], list(golds)) for id, golds in qrels.items() if id in known]
 
 
 def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list[_Question], dict[str, Any]]:
