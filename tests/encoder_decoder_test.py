@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from flax import nnx
 from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row as rows
 from support.modules import spread
-from support.numpy_layers import attend, layers, mlp, norm, parameters, softmax
+from support.numpy_layers import attend, dense, layers, mlp, norm, parameters, softmax
 
 from retrieval.methods.writer.decoding import Ends, beam_search, greedy, sample
 from retrieval.methods.writer.model import EncoderDecoder, WriterConfig, teacher_forced
@@ -35,9 +36,10 @@ IDS = IDS.astype(np.int32)
 TEXTS = RANDOM.integers(1, V, (8, 5)).astype(np.int32)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return spread(EncoderDecoder(CONFIG, WRITER, rngs=nnx.Rngs(0)))
+@pytest.fixture(scope="module", params=["write", "copy"])
+def model(request):
+    writer = dataclasses.replace(WRITER, copy=request.param == "copy")
+    return spread(EncoderDecoder(CONFIG, writer, rngs=nnx.Rngs(0)))
 
 
 @nnx.jit
@@ -51,7 +53,7 @@ def written_greedily(model, source):
 
 
 def by_numpy(model, source, ids):
-    """Logits of one text without padding."""
+    """Logits, or log-probabilities, of one text without padding."""
     p = parameters(model)
 
     def embedded(ids, at):
@@ -68,7 +70,13 @@ def by_numpy(model, source, ids):
         x = x + attend(y, y, at["attention"], 2, np.tri(len(ids), dtype=bool))
         x = x + attend(norm(x, at["source_norm"]), states, at["source_attention"], 2)
         x = x + mlp(norm(x, at["mlp_norm"]), at)
-    return norm(x, p["norm"]) @ p["encoder"]["token_embedding"]["embedding"].T + p["bias"]
+    hidden = norm(x, p["norm"])
+    logits = hidden @ p["encoder"]["token_embedding"]["embedding"].T + p["bias"]
+    if "pointer" not in p:
+        return logits
+    weight = softmax(dense(hidden, p["pointer"]["query"]) @ states.T / math.sqrt(8))
+    gate = 1 / (1 + np.exp(-dense(np.concatenate([hidden, weight @ states], axis=1), p["pointer"]["gate"])))
+    return np.log(gate * softmax(logits) + (1 - gate) * weight @ np.eye(V)[source])
 
 
 def test_logits_are_those_of_numpy(model):
@@ -144,6 +152,7 @@ def test_drawn_texts_follow_the_model(model):
         assert written.log_probability_RW[0, number] == pytest.approx(value, abs=1e-4)
 
 
+@pytest.mark.parametrize("model", ["copy"], indirect=True)
 def test_loss_gradients_and_texts_are_mesh_independent(model):
     graphdef, params = nnx.split(model)
 

@@ -26,7 +26,7 @@ STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {"stages": STAGES, "base": "", "split.set": "reqa", "split.ratio": 0.9, "split.validation": 0.1}
 CHANGES |= {"split.shards": 2, "model.writer.layers": 1, "loop.validate_every": 100, "loop.validate_queries": 3}
 CHANGES |= {"loop.checkpoint_every": 100, "train.steps": 200, "train.batch_size": 8, "train.learning_rate": 3e-3}
-CHANGES |= {"generate.queries": 3, "encode.shard_size": 5, "encode.corpus": False}
+CHANGES |= {"generate.queries": 3, "encode.shard_size": 5, "generate.collections": ("reqa",)}
 
 
 def make_run(inputs, folder, **changes):
@@ -53,7 +53,7 @@ def again(trained, inputs, folder, **changes):
 
 
 def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
-    run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0})
+    run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0, "model.writer.copy": True})
     model = recipe_of(run.config).build(50)
     random = np.random.default_rng(0)
     source = np.where(np.arange(9) < random.integers(2, 10, (4, 1)), random.integers(5, 50, (4, 9)), -1)

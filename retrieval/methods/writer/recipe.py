@@ -53,7 +53,7 @@ class Seq2SeqRecipe(Recipe):
         config, writer, sizes = self.config, self.config.model.writer, self.sizes(vocab_size)
         if writer.pre_norm:
             sizes = dataclasses.replace(sizes, architecture=PRE_NORM)
-        decoder = WriterConfig(writer.layers, config.data.query_length - 1)
+        decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
         return EncoderDecoder(sizes, decoder, rngs=Rngs(config.seed))
 
     def check(self) -> None:

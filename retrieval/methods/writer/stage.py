@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval.common import files, libraries
-from retrieval.common.errors import UserError, first_line, hub_hint
+from retrieval.common.errors import UserError, first_line, hub_hint, unknown_name
 from retrieval.common.runtime import devices, hashing, hub
 from retrieval.config.fields import of_fields
 from retrieval.data.sets.beir import Candidate
@@ -73,7 +73,12 @@ def generate(run: Run) -> dict[str, Any]:
         counts[passage_lines.LONG] = writer().cut(passages)
         return Lines(lines_of(kept(drafts, counts)), counts)
 
-    return passage_lines.write_all(run.folder / GENERATED, collections(run), config.encode.shard_size, make)
+    known = {item.name: item for item in collections(run)}
+    for name in fields.collections:
+        if name not in known:
+            raise unknown_name("collection in config.generate.collections", name, known)
+    items = [known[name] for name in fields.collections or known]
+    return passage_lines.write_all(run.folder / GENERATED, items, config.encode.shard_size, make)
 
 
 def questions(
