@@ -40,8 +40,8 @@ def maxsim(run: Run) -> dict[str, Any]:
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
     rows, summary = [], {}
     for name in names:
-        told = encoded.get(name, {})
-        costly = {key: told[key] for key in (costs.BYTES, costs.QUERY, costs.PASSAGE) if key in told}
+        counted = encoded.get(name, {})
+        costly = {key: counted[key] for key in (costs.BYTES, costs.QUERY, costs.PASSAGE) if key in counted}
         value, rankings = _rank(run.config, beir.read_judged(run.sets / name), tokens.folder / TOKENS / name, runs)
         for ranking in rankings:
             ranked_lists.write_run(folder / "runs" / name, value, ranking)

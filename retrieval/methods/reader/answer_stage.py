@@ -138,8 +138,8 @@ def _read_set(run: Run, value: Judged, lists: list[Ranking], finder: SpanFinder,
 def _chosen_weight(read: Sequence[_Read], system: str, validation: str) -> tuple[float, int]:
     """The weight of the reader that a validation set chooses for a system, and by how many questions."""
     of_set = [each for each in read if (each.system, each.value.name) == (system, validation)]
-    asked = ((each.value, id, spans) for each in of_set for id, spans in zip(each.value.queries, each.spans))
-    if not (known := [question for question in asked if question[1] in question[0].answers]):
+    questions = ((each.value, id, spans) for each in of_set for id, spans in zip(each.value.queries, each.spans))
+    if not (known := [question for question in questions if question[1] in question[0].answers]):
         what = f"that set has no run of '{system}', or no answers"
         raise UserError(f"config.answer.validation={validation}: {what}: name another, or set config.answer.weight")
     return best_weight(known), len(known)
