@@ -3,8 +3,7 @@
     python -m retrieval.main --config=configs/bert.py:local --workdir=runs/bert
 
 A passage is cut between two sentences. Half of the time a random text of another article takes the place of the rest.
-The log has the loss and the accuracy of both tasks, and validation the accuracy over held-out passages. To train towers
-that start from it:
+The log has the loss and the accuracy of both tasks. To train towers that start from it:
 
     python -m retrieval.main --config=configs/ict.py:local --workdir=runs/ict_from_bert \\
         --config.train.init_from=runs/bert
@@ -12,7 +11,6 @@ that start from it:
 
 from ml_collections import ConfigDict
 
-from retrieval.config.experiment import sized
 from retrieval.configs import mlm
 
 
@@ -22,6 +20,4 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.recipe = "bert"
     config.data.rates.update(mlm=0.0, next_sentence=1.0)
     config.prepare.update(longest_passage=256, shortest_paragraph=96)  # of one sentence alone there is no pair
-    config.data.held_out = sized(size, paper=lambda: 0.001, local=lambda: 0.05)
-    config.loop.update(validate_every=sized(size, paper=lambda: 5000, local=lambda: 200), best="LogLikelihood")
     return config

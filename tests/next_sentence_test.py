@@ -105,42 +105,17 @@ def test_both_losses_are_those_of_the_formula():
     np.testing.assert_array_equal(metrics["next_sentence_accuracy"], right.astype(float))
 
 
-def by_numpy(model, pairs):
-    """The metrics of validation, one pair after the other."""
-    model = nnx.merge(nnx.graphdef(model), jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), nnx.state(model)))
-    text = Text.from_ids(jnp.asarray(pairs["text"]), jnp.asarray(pairs["text_types"]))
-    places = jnp.asarray(pairs["positions"])
-    logits = nnx.jit(lambda model, text, places: model(text, places, None))(model, text, places)
-    tokens, classes = (np.asarray(x, np.float64) for x in logits)
-    logs, hits = [], []
-    for b, p in np.argwhere(pairs["weights"]):
-        row, label = tokens[b, p], pairs["labels"][b, p]
-        logs.append(row[label] - np.log(np.exp(row - row.max()).sum()) - row.max())
-        hits.append(row.argmax() == label)
-    right = classes.argmax(axis=1) == pairs["is_random"][:, 0]
-    assert 0 < pairs["is_random"].mean() < 1
-    return {"LogLikelihood": np.mean(logs), "TokenAccuracy": np.mean(hits), "NextSentenceAccuracy": right.mean()}
-
-
 def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "bert")
-    changes = {"data.held_out": 0.2, "loop.validate_every": 2, "loop.validate_queries": 64}
-    run = make_run("bert", inputs, folder, **changes)
+    run = make_run("bert", inputs, folder)
     execute(run, "train")
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     losses = [line for line in lines if "loss" in line]
-    assert all(line["loss"] == pytest.approx(line["mlm"] + line["next_sentence"], rel=1e-4) for line in losses)
-    validated = [line for line in lines if "validation/LogLikelihood" in line]
-    assert [line["step"] for line in validated] == [2, 4] == [line["step"] for line in losses]
+    assert losses and all(
+        line["loss"] == pytest.approx(line["mlm"] + line["next_sentence"], rel=1e-4) for line in losses
+    )
     vocabulary = run.load_vocabulary()
-
-    def trained():
-        return trained_run.load_parameters(folder, len(vocabulary), run.config.mesh)[1]
-
-    best = max(validated, key=lambda line: line["validation/LogLikelihood"])
-    for name, value in by_numpy(trained(), recipe_of(run.config).held_out(run, vocabulary)).items():
-        assert best[f"validation/{name}"] == pytest.approx(value, rel=1e-4)
-    whole = parameters_of(trained())
+    whole = parameters_of(trained_run.load_parameters(folder, len(vocabulary), run.config.mesh)[1])
     for name in ("ict", "mlm"):
         towers = make_run(name, inputs, tmp_path / name, **{"train.init_from": str(folder)})
         initial_parameters.start_of(towers.config).check(towers)

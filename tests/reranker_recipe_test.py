@@ -14,10 +14,10 @@ from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.recipes.inference import token_types
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
+from retrieval.runs.weights.pair_scorer import JoinedRows
 from retrieval.training.collapse import SPREAD, Collapse
 
 WORDS = [f"w{number}" for number in range(45)]

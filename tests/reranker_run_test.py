@@ -12,7 +12,6 @@ from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.evaluation import result_files
 from retrieval.methods.reranker.model import load_cross_encoder
-from retrieval.methods.reranker.trained import JoinedRows
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.text import Text
 from retrieval.recipes.inference import token_types
@@ -20,6 +19,7 @@ from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.weights import initial_parameters, trained_run
+from retrieval.runs.weights.pair_scorer import JoinedRows
 from retrieval.runs.weights.trained_model import TRAINED
 
 

@@ -26,7 +26,8 @@ from retrieval.runs.pipeline import downloads, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import CORPUS, open_collection
-from retrieval.runs.weights.trained_model import TRAINED, PairScorer, is_place
+from retrieval.runs.weights.pair_scorer import PairScorer
+from retrieval.runs.weights.trained_model import TRAINED, is_place
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 

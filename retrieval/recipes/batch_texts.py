@@ -12,22 +12,27 @@ from retrieval.models.text import Text
 from retrieval.training.chunks import in_chunks
 
 
-def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
-    """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
+def embed(
+    encode: Callable, batch: Mapping[str, jax.Array], side: str, key: Any, chunk_size: int, *more: str
+) -> jax.Array:
+    """What is made of all texts of one side of a batch, such as embeddings [B * K, E], in chunks of whole groups.
 
     A group is what a lane packs; texts that are not packed are a group for every example. `recipe.check_chunks` says
     which chunks are whole groups.
+
+    Args:
+      encode: of texts, a key, and the fields of the side whose names end in `more`.
     """
-    parts = ("", "_types", "_segments", "_positions", "_starts")
+    parts = ("", "_types", "_segments", "_positions", "_starts", *more)
     fields = {side + part: batch[side + part] for part in parts if side + part in batch}
     group_size = len(batch["document_id"]) // len(batch[side])
 
     def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
-        embedding_BE = encode(text_of(fields, side), key)
-        return reshape_rows(embedding_BE, len(fields[side]), -1, embedding_BE.shape[-1])
+        made_B = encode(text_of(fields, side), key, *(fields[side + part] for part in more))
+        return reshape_rows(made_B, len(fields[side]), -1, *made_B.shape[1:])
 
-    embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
-    return reshape_rows(embedding_GCE, -1, embedding_GCE.shape[-1])
+    made_GC = in_chunks(embed_groups, fields, key, chunk_size // group_size)
+    return reshape_rows(made_GC, -1, *made_GC.shape[2:])
 
 
 def text_of(fields: Mapping[str, jax.Array], name: str) -> Text:

@@ -105,9 +105,7 @@ def _check_tensor(config: ConfigDict) -> None:
     rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
     if model.encoder != "transformer" or rate or config.train.lora.dropout:
         way = "set config.model.attention_dropout=0 and config.train.lora.dropout=0"
-        raise UserError(
-            f"config.mesh.tensor={tensor} takes a transformer without dropout of attention or adapters: {way}"
-        )
+        raise UserError(f"config.mesh.tensor={tensor} takes a transformer without such dropout: {way}")
     kv_heads = architecture_of(model).kv_heads or model.num_heads
     for name, size in (("num_heads", model.num_heads), ("kv_heads", kv_heads), ("mlp_size", model.mlp_size)):
         if size % tensor:

@@ -23,6 +23,7 @@ from retrieval.models import fused_attention
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.encoder_sizes import architecture_of, encoder_sizes, head_size
+from retrieval.recipes.parameters import gather
 from retrieval.training import loss_kind
 from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from retrieval.models.encoder_folder import EncoderFolder
     from retrieval.runs.pipeline.run import Run
 
+
+LossAndMetrics = tuple[jax.Array, dict[str, jax.Array]]
 
 POOL_METRICS = ("Success@1", "Success@10", "Success@100", "RR", "nDCG@10")  # of retrieval over a small pool
 
@@ -95,13 +98,13 @@ class Recipe(abc.ABC):
           UserError: the sizes of the config do not fit each other.
         """
 
-    @abc.abstractmethod
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
-        """From parameters and a batch to the loss of each example.
+        """From parameters and a batch to `loss_of`; `bound` is from parameters to the model that has them."""
+        return lambda params, batch, key: self.loss_of(bound(gather(params)), batch, key)
 
-        Args:
-          bound: a function from parameters to the model that has them.
-        """
+    def loss_of(self, model: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
+        """The loss of each example of a batch, and the metrics of training; `key` is that of dropout."""
+        raise NotImplementedError
 
     def sizes(self, vocab_size: int) -> TransformerConfig:
         """The sizes of its encoder."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -18,10 +17,10 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers
 from retrieval.recipes.batch_texts import embed, token_count
 from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import (
     POOL_METRICS,
     RECIPES,
+    LossAndMetrics,
     PairRecipe,
     Recipe,
     check_sees_all,
@@ -31,7 +30,6 @@ from retrieval.recipes.recipe import (
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.collapse import DISTANCES, Sign
-from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
 
@@ -82,24 +80,13 @@ class TwoTowerRecipe(PairRecipe):
         """As `Recipe.collapse`: where a loss tells distances, these must not all become 0."""
         return DISTANCES if self.named_loss.of_cosines else None
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the embeddings of a batch."""
-        loss, chunk_size = self.embedding_loss(), self.config.train.chunk_size
-        of_cosines = self.named_loss.of_cosines
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            model = bound(gather(params))
-            B, K = batch["document_id"].shape
-            if of_cosines and model.is_one and _alike(batch):
-                query_BE, document_BKE = _embed_together(model, batch, key, chunk_size)
-            else:
-                query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
-                document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
-                document_BKE = reshape_rows(document_RE, B, K, -1)
-            loss_B, metrics = loss(query_BE, document_BKE, batch)
-            return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
-
-        return of_batch
+        (B, K), chunk_size = batch["document_id"].shape, self.config.train.chunk_size
+        query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
+        document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
+        loss_B, metrics = self.embedding_loss()(query_BE, reshape_rows(document_RE, B, K, -1), batch)
+        return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
     def embedding_loss(self) -> Callable:
         """The loss as a function of queries, documents and the batch that they are from."""
@@ -107,25 +94,6 @@ class TwoTowerRecipe(PairRecipe):
         if train.matryoshka and matryoshka.SIZES not in self.named_loss.options():
             return matryoshka.of_sizes(loss, tuple(train.matryoshka))
         return loss
-
-
-def _alike(batch: Mapping[str, jax.Array]) -> bool:
-    """Whether queries and documents are rows of the same length, one text in each."""
-    is_packed = "query_starts" in batch
-    return not is_packed and batch["document"].ndim == 3 and batch["query"].shape[-1] == batch["document"].shape[-1]
-
-
-def _embed_together(
-    model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array, chunk_size: int
-) -> tuple[jax.Array, jax.Array]:
-    """Queries [B, E] and their documents [B, K, E] of a model with one tower, in one call of it."""
-    parts = [part for part in ("", "_types") if f"query{part}" in batch]
-    sides = {part: (batch[f"query{part}"][:, None], batch[f"document{part}"]) for part in parts}
-    fields = {f"text{part}": jnp.concatenate(both, axis=1) for part, both in sides.items()}
-    B, K = batch["document_id"].shape
-    text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
-    text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
-    return text_BTE[:, 0], text_BTE[:, 1:]
 
 
 def _check_pooled(config: ConfigDict) -> None:

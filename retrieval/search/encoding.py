@@ -26,6 +26,7 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts
 from retrieval.search import sharded_map, vector_codes
+from retrieval.search.sharded_map import Shards
 from retrieval.search.text_batches import batches, enough, few, padded, rounded
 from retrieval.search.vector_codes import Form
 
@@ -115,10 +116,9 @@ def encode(
                 stored_NS = form.encode(stored_NS)
         return Shard(ids, stored_NS, np.array(keys, _KEY) if form and form.maker else None)
 
-    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
     if form and hosts.is_first():
         vector_codes.write(folder, name, form)
-    sharded_map.write_shards(paths, texts, total, shard_size, make, write)
+    Shards(folder, name, ".npy", total, shard_size).write(texts, make, write)
     if rows_made:
         where = f"{folder.parent.name}, {folder.name}, {name}"
         _log.info("%s: reused %s of %s vectors", where, f"{reused:,}", f"{rows_made:,}")
@@ -132,8 +132,7 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
     """Copies this host's shards of a name that `encode` has written of as many texts; those that are there are kept."""
     if hosts.is_first() and vector_codes.path(source, name).exists():
         sharded_map.copy(vector_codes.path(source, name), vector_codes.path(folder, name))
-    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        sharded_map.copy(source / path.name, path)
+    Shards(folder, name, ".npy", total, shard_size).copy(source)
 
 
 def write(path: Path, shard: Shard) -> None:

@@ -12,10 +12,10 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -30,18 +30,73 @@ R = TypeVar("R")
 _AGAIN = "it is made again"
 
 
-def shard_paths(folder: Path, name: str, suffix: str, total: int, shard_size: int) -> list[Path]:
-    """The files of so many items, in order; of no item one that is empty."""
-    count = max(1, -(-total // shard_size))
-    return [folder / f"{name}-{shard:05d}-of-{count:05d}{suffix}" for shard in range(count)]
+class Shards(NamedTuple):
+    """The files of `total` items in a folder, `size` items in each; of no item there is one that is empty."""
 
+    folder: Path
+    name: str
+    suffix: str
+    total: int
+    size: int
 
-def missing(paths: Sequence[Path]) -> dict[int, Path]:
-    """This host's shards that are not there, or damaged, by their numbers; what a kill left of its own is deleted."""
-    own = range(jax.process_index(), len(paths), jax.process_count())
-    for shard in own:
-        files.remove_temporaries(paths[shard].parent, f"{paths[shard].stem}.*")
-    return {shard: paths[shard] for shard in own if not is_whole(paths[shard])}
+    @property
+    def paths(self) -> list[Path]:
+        """The files, in order."""
+        count = max(1, -(-self.total // self.size))
+        return [self.folder / f"{self.name}-{shard:05d}-of-{count:05d}{self.suffix}" for shard in range(count)]
+
+    def missing(self) -> dict[int, Path]:
+        """This host's shards that are not there, or damaged, by their numbers; what a kill left of them is deleted."""
+        paths = self.paths
+        own = range(jax.process_index(), len(paths), jax.process_count())
+        for shard in own:
+            files.remove_temporaries(paths[shard].parent, f"{paths[shard].stem}.*")
+        return {shard: paths[shard] for shard in own if not is_whole(paths[shard])}
+
+    def copy(self, source: Path) -> None:
+        """Copies this host's shards of a folder that has the same ones; those that are there are kept."""
+        for path in self.missing().values():
+            copy(source / path.name, path)
+
+    def write(self, items: Iterable[T], make: Callable[[list[T]], R], write: Callable[[Path, R], None]) -> None:
+        """Writes the shards of this host that are not there, or not as they were written, each with its sums.
+
+        Args:
+          items: in order; those of two shards are in memory at a time.
+          make: what a shard holds, of its items.
+          write: writes that, and perhaps other files of the shard's name.
+
+        Raises:
+          UserError: there are not `total` items.
+        """
+        wanted = self.missing()
+        progress = terminal.progress(total=len(wanted), desc=f"{self.folder.parent.name}/{self.folder.name}")
+
+        def save(path: Path, made: R) -> None:
+            write(path, made)
+            seal(path)
+
+        read = ahead(self._parts(items, wanted), 1)
+        with progress, contextlib.closing(read) as parts, ThreadPoolExecutor(1) as writer:
+            writing: Future | None = None
+            for shard, members in parts:
+                made = make(members)
+                if writing:
+                    writing.result()
+                writing = writer.submit(save, wanted[shard], made)
+                progress.update()
+            if writing:
+                writing.result()
+
+    def _parts(self, items: Iterable[T], wanted: Iterable[int]) -> Iterator[tuple[int, list[T]]]:
+        """The wanted shards and their items; what comes after the last of them is not read."""
+        items, start, size = iter(items), 0, self.size
+        for shard in wanted:
+            members = list(itertools.islice(items, (shard - start) * size, (shard - start + 1) * size))
+            if len(members) != min(self.total - shard * size, size):
+                raise UserError(f"there are no longer {self.total} items: their file changed; start the stage again")
+            start = shard + 1
+            yield shard, members
 
 
 def is_whole(path: Path) -> bool:
@@ -101,46 +156,6 @@ def _sums(path: Path, remedy: str) -> dict[str, str]:
     return sums
 
 
-def write_shards(
-    paths: Sequence[Path],
-    items: Iterable[T],
-    total: int,
-    shard_size: int,
-    make: Callable[[list[T]], R],
-    write: Callable[[Path, R], None],
-) -> None:
-    """Writes the shards of this host that are not there, or not as they were written, each with its sums.
-
-    Args:
-      paths: those of `shard_paths`.
-      items: in order; those of two shards are in memory at a time.
-      make: what a shard holds, of its items.
-      write: writes that, and perhaps other files of the shard's name.
-
-    Raises:
-      UserError: there are not `total` items.
-    """
-    wanted = missing(paths)
-    folder = paths[0].parent
-    progress = terminal.progress(total=len(wanted), desc=f"{folder.parent.name}/{folder.name}")
-    read = _parts(items, total, shard_size, wanted)
-
-    def save(path: Path, made: R) -> None:
-        write(path, made)
-        seal(path)
-
-    with progress, contextlib.closing(ahead(read, 1)) as parts, ThreadPoolExecutor(1) as writer:
-        writing: Future | None = None
-        for shard, members in parts:
-            made = make(members)
-            if writing:
-                writing.result()
-            writing = writer.submit(save, wanted[shard], made)
-            progress.update()
-        if writing:
-            writing.result()
-
-
 def ahead(items: Iterator[T], count: int) -> Generator[T, None, None]:
     """The same items, made in a thread that is so many ahead; an exception there is raised here.
 
@@ -155,14 +170,3 @@ def ahead(items: Iterator[T], count: int) -> Generator[T, None, None]:
                 yield item
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _parts(items: Iterable[T], total: int, shard_size: int, wanted: Iterable[int]) -> Iterator[tuple[int, list[T]]]:
-    """The wanted shards and their items; what comes after the last of them is not read."""
-    items, start = iter(items), 0
-    for shard in wanted:
-        members = list(itertools.islice(items, (shard - start) * shard_size, (shard - start + 1) * shard_size))
-        if len(members) != min(total - shard * shard_size, shard_size):
-            raise UserError(f"there are no longer {total} items: their file changed; start the stage again")
-        start = shard + 1
-        yield shard, members

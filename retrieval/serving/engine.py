@@ -13,7 +13,7 @@ from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.text_encoders import TextRows
 from retrieval.common.runtime.model_folder import QUERY
-from retrieval.runs.weights.trained_model import PairScorer
+from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
 from retrieval.serving.responses import MANY, FieldError, RefusedError

@@ -13,7 +13,7 @@ from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.runs.weights.trained_model import PairScorer
+from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.search.hit_texts import first_duplicates, marked
 from retrieval.serving.responses import written
 

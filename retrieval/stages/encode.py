@@ -1,11 +1,10 @@
 """The stage `encode`: texts to embeddings."""
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from retrieval.common.runtime import devices, hosts
 from retrieval.config.fields import values_of
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, candidate_windows, form_of, query_tokens, towers_of
+from retrieval.recipes.towers import Embedder, form_of, towers_of
 from retrieval.runs.fitting import encoding_cost, held_out_questions
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import OLDER, STAGES, Read, Stage
@@ -38,7 +36,9 @@ from retrieval.runs.ranking.collection import (
     repeated,
 )
 from retrieval.runs.weights import initial_parameters, prompted, trained_run
+from retrieval.runs.weights.exported_towers import ExportedTowers
 from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
+from retrieval.runs.weights.text_embedder import DOCUMENTS, QUERIES, TextEmbedder
 from retrieval.runs.weights.trained_model import TrainedKind
 from retrieval.runs.weights.trained_run import check_towers, load_towers, of_towers
 from retrieval.search import encoding, vector_codes
@@ -62,13 +62,14 @@ def encode(run: Run) -> dict[str, Any]:
     mesh = local_mesh(config)  # every host has shards of its own
     embedders = {places[name]: Embedder(own, vocabulary, mesh) for name, own in configs.items()}
     same, counts = repeated(items), {}
-    for system, towers in systems.items():
-        params = parameters_of(towers())
+    for system, load in systems.items():
+        params = parameters_of(load())
         for item in items:
             if item.name == CORPUS and system in BASELINES:
                 continue
             own, first = configs[item.name], same.get(item.name)
-            encoder = _Encoder(run, item, system, own, vocabulary, embedders[places[item.name]], params)
+            towers = ExportedTowers(own, vocabulary, params)
+            encoder = SetEncoder(run, item, system, towers, embedders[places[item.name]])
             if item.name != CORPUS:
                 counts |= encoder.write_queries()
             has_prompt = first and configs[first.name].data.document_prefix != own.data.document_prefix
@@ -76,32 +77,16 @@ def encode(run: Run) -> dict[str, Any]:
     return counts
 
 
-class _Encoder:
+class SetEncoder(TextEmbedder):
     """Encodes the texts of a collection by one system."""
 
-    def __init__(
-        self,
-        run: Run,
-        item: Collection,
-        system: str,
-        config: ConfigDict,
-        vocabulary: Vocabulary,
-        embedder: Embedder,
-        params: Any,
-    ):
-        """Args:
-        config: has the prompts of the collection.
-        params: of the system's towers.
-        """
-        self._run, self._item, self._system, self._config = run, item, system, config
-        self._vocab_size, self._folder = len(vocabulary), item.embeddings(system)
-        self._embed_queries, self._embed_documents = embedder.queries(params), embedder.documents(params)
-        self._maker = _maker(config, vocabulary, params)
+    def __init__(self, run: Run, item: Collection, system: str, towers: ExportedTowers, embedder: Embedder):
+        """Args are as of `TextEmbedder`; the config of the towers has the prompts of the collection."""
+        super().__init__(towers, embedder)
+        self._run, self._item, self._system = run, item, system
+        self._config, self._vocabulary, _ = towers
+        self._folder, self._maker = item.embeddings(system), _maker(towers)
         self._older = _older(run, self._folder, self._maker)
-        self._query_rows = lambda texts: [[ids] for ids in query_tokens(config, vocabulary, texts)]
-        self._windows = functools.partial(candidate_windows, config, vocabulary)
-        self._sizes = {"longest": longest_text(config), "multiple": local_mesh(config).size}
-        self._sizes["batch_tokens"] = config.encode.batch_tokens
 
     def write_queries(self) -> dict[str, Any]:
         """Writes those of the set, and by the trained towers of validation; returns what a text costs."""
@@ -110,8 +95,11 @@ class _Encoder:
         if is_trained and name == held_out_questions.split_set(self._run):
             kinds["validation"] = held_out_questions.validation(self._run)[0]
         for kind, texts in kinds.items():
-            self._write(kind, texts.items(), len(texts), self._query_rows, self._embed_queries, self._form(FLOAT32))
-        return {costs.of_set(name): self._operations(list(kinds["queries"].values()))} if is_trained else {}
+            self._store(kind, QUERIES, texts.items(), len(texts), self._form(FLOAT32))
+        if not is_trained:
+            return {}
+        texts = kinds["queries"].values(), self._item.candidates(), sum(1 for _ in self._item.candidates())
+        return {costs.of_set(name): encoding_cost.of_set(self._config, self._vocabulary, *texts, build=towers_of)}
 
     def write_candidates(self, first: Collection | None) -> dict[str, Any]:
         """Writes those of the collection; returns counts.
@@ -119,61 +107,45 @@ class _Encoder:
         Args:
           first: a collection with the same candidates and prompt that is encoded already.
         """
-        name, form = self._item.name, self._form()
-        total = sum(1 for _ in self._item.candidates())
-        counts = {f"{name}, {self._system}": total}
+        name, total = self._item.name, sum(1 for _ in self._item.candidates())
         if first:
             _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
-            source = first.embeddings(self._system)
-            encoding.copy(source, self._folder, "candidates", total, self._config.encode.shard_size)
+            encoding.copy(first.embeddings(self._system), self._folder, "candidates", total, self._shard_size)
         else:  # they are read as they are encoded: a collection may be larger than the memory
-            texts, form = ((item.id, item) for item in self._item.candidates()), self._calibrated(form, total)
-            self._write("candidates", texts, total, self._windows, self._embed_documents, form)
-        return counts
+            texts, form = ((item.id, item) for item in self._item.candidates()), self._calibrated(total)
+            self._store("candidates", DOCUMENTS, texts, total, form)
+        return {f"{name}, {self._system}": total}
 
-    def _write(
-        self, kind: str, texts: Iterable[tuple[str, Any]], total: int, rows_of: Any, embed: encoding.Embed, form: Form
-    ) -> None:
-        options = {**self._sizes, "shard_size": self._config.encode.shard_size, "form": form, "older": self._older}
-        encoding.encode(self._folder, kind, texts, total, rows_of, embed, **options)
+    def _store(self, name: str, side: str, texts: Iterable[tuple[str, Any]], total: int, form: Form) -> None:
+        self.write(self._folder, name, side, texts, total, form=form, older=self._older)
 
     def _form(self, precision: str | None = None) -> Form:
         return dataclasses.replace(form_of(self._config, precision), maker=self._maker)
 
-    def _calibrated(self, form: Form, total: int) -> Form:
+    def _calibrated(self, total: int) -> Form:
         """The form of candidates; where it needs ranges, these are of some of them, as a pod's first host has them.
 
         They stay those that the stage had before it was cut off, and those of the vectors that are reused.
         """
-        if not form.needs_ranges:
-            return form
+        form = self._form()
 
         def ranges() -> list[list[float]]:
             for folder in filter(None, (self._folder, self._older)):
                 if (there := vector_codes.read(folder, "candidates")) and there.ranges_2E is not None:
                     return there.ranges_2E.tolist()
             some = itertools.islice(self._item.candidates(), 0, None, -(-total // _CALIBRATED))
-            rows = (row for each in some for row in self._windows([each])[0])
-            return vector_codes.ranges_of(encoding.encode_rows(rows, self._embed_documents, **self._sizes)).tolist()
+            rows = (row for each in some for row in self._rows[DOCUMENTS]([each])[0])
+            return vector_codes.ranges_of(encoding.encode_rows(rows, self._towers[DOCUMENTS], **self._sizes)).tolist()
 
-        return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32))
-
-    def _operations(self, queries: Sequence[str]) -> dict[str, float]:
-        """The operations to encode a query and a passage of the set."""
-        candidates = encoding_cost.some(self._item.candidates(), sum(1 for _ in self._item.candidates()))
-        rows, windows = self._query_rows(encoding_cost.some(queries, len(queries))), self._windows(candidates)
-        count = functools.partial(encoding_cost.operations, self._config, self._vocab_size, build=towers_of)
-        return {
-            costs.QUERY: count(lambda towers, text: towers.encode_queries(text, None), rows),
-            costs.PASSAGE: count(lambda towers, text: towers.encode_documents(text, None), windows),
-        }
+        return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32)) if form.needs_ranges else form
 
 
-def _maker(config: ConfigDict, vocabulary: Vocabulary, params: Any) -> str:
+def _maker(towers: ExportedTowers) -> str:
     """What decides a vector besides its tokens, as a hash: the parameters themselves, and how they read texts.
 
     The record of a training will not do: a run that was killed ends with the same bits, and another record.
     """
+    config, vocabulary, params = towers
     values = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
         values.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)

@@ -5,7 +5,6 @@ pairs are found by the embedder that `config.mine.model` names (`pair_negatives`
 """
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,16 +21,16 @@ from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runs.fitting import held_out_questions
 from retrieval.runs.fitting.refresh_kind import MINED
 from retrieval.runs.pairs import hard_negatives, pair_negatives
-from retrieval.runs.pairs.hard_negatives import Searched
+from retrieval.runs.pairs.hard_negatives import MinedExamples, Searched
 from retrieval.runs.pipeline.records import details, read_record, record_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import indexes
-from retrieval.runs.ranking.collection import Collection, open_collection
+from retrieval.runs.ranking.collection import open_collection
 from retrieval.runs.weights import prompted
 from retrieval.runs.weights.trained_model import open_trained
 from retrieval.runs.weights.trained_run import of_towers
-from retrieval.search.index_kind import EXACT, INDEXES, RANDOM, IndexKind, Options
+from retrieval.search.index_kind import EXACT, INDEXES, RANDOM
 from retrieval.search.mining import at_random
 
 _log = logging.getLogger(__name__)
@@ -66,8 +65,8 @@ def mine(run: Run) -> dict[str, Any]:
     rule = {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")} | {"seed": config.split.seed}
     with pair_negatives.opened(run, work) if config.mine.model else _of_set(run, mining.answers) as (searched, about):
         mined = hard_negatives.mine(mining, searched, keeps_lone=config.pairs.keep_lone)
+        examples = MinedExamples(searched.questions, searched.candidates, mined.rows)
         for form in dict.fromkeys((negatives_format.TEVATRON, config.mine.format)):
-            examples = hard_negatives.mined_examples(searched.questions, searched.candidates, mined.rows)
             name = "negatives" if form == negatives_format.TEVATRON else form
             with files.atomic(folder / f"{name}.jsonl") as temporary:
                 rows = negatives_format.write(temporary, examples, form, config.mine.negatives)
@@ -90,14 +89,11 @@ def _of_set(run: Run, needs_answers: bool) -> Iterator[tuple[Searched, dict[str,
         other = f"{searched.folder}: its index is over other candidates than {file.parent}"
         raise UserError(f"{other}; use a config.base with the same config.sets")
     with hard_negatives.open_questions(run.training, file, needs_answers=needs_answers) as (questions, candidates):
-        queries: Any = [question.text for question in questions]
+        texts = [question.text for question in questions]
         if system == RANDOM:
-            search = at_random(len(candidates), config.split.seed)
+            queries, search = texts, at_random(len(candidates), config.split.seed)
         else:
-            kind = INDEXES[system]
-            queries = queries if kind.of_words else embedded(source, name, queries)
-            options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
-            search = open_search(kind, open_collection(source, name), options_of)
+            queries, search = open_search(source, name, system, texts)
         owner, inputs = source.owner(stage).folder.name, record_of(source, stage)["inputs"]
         step = details(source, "train")["step"] if "train" in needs(system) else None
         about = {"system": system, "run": owner, "index": inputs, "step": step}
@@ -127,18 +123,20 @@ def _candidates(run: Run, name: str) -> str | None:
 
 
 def open_search(
-    kind: IndexKind, collection: Collection, options_of: Callable[[IndexKind], Options]
-) -> Callable[[Any, int], tuple[np.ndarray, np.ndarray]]:
-    """The search of a collection's index, which takes texts or their embeddings.
+    source: Run, name: str, system: str, texts: list[str]
+) -> tuple[Any, Callable[[Any, int], hard_negatives.Lists]]:
+    """Questions as the search of a set takes them, texts or embeddings [Q, E], and that search, of a run's index.
 
     Raises:
       UserError: there is no such index.
     """
+    kind, collection = INDEXES[system], open_collection(source, name)
     if kind.of_words:
-        return indexes.open_words(kind, collection).search
+        return texts, indexes.open_words(kind, collection).search
     if kind.is_saved and not (kind.available() and collection.index(kind.name).exists()):
         raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; take the system 'exact'")
-    return indexes.open_dense(kind, collection, options_of(kind)).search
+    options = indexes.options_of(kind, source.owner("index").config)
+    return embedded(source, name, texts), indexes.open_dense(kind, collection, options).search
 
 
 def embedded(source: Run, name: str, texts: list[str]) -> np.ndarray:

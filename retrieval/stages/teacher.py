@@ -85,9 +85,7 @@ def _pairs(groups: Iterable[Example]) -> Iterator[tuple[int, Candidate]]:
 def check_named(model: str) -> None:
     """Checks that there is a teacher."""
     if not source_paths.split(model):
-        raise UserError(
-            f"{_FIELD} is empty: name a cross-encoder's or an embedder's folder, hf:NAME, or a work directory"
-        )
+        raise UserError(f"{_FIELD} is empty: name a folder of a reranker or embedder, hf:NAME, or a work directory")
 
 
 def _teachers(run: Run) -> list[tuple[TrainedKind, str]]:

@@ -45,21 +45,15 @@ class ClustersRefresh(RefreshKind):
         """Checks that batches are of labelled pairs alone, in rows of their own, for towers, and of two or more."""
         tasks = [*examples.labelled(config), *examples.unlabelled(config)]
         if examples.unlabelled(config) or len(tasks) != 1:
-            raise UserError(
-                "config.mine.refresh_makes=clusters makes batches of the labelled pairs of one task, and drawn are "
-                f"{' and '.join(tasks)}: set config.data.rates of the others to 0"
-            )
+            what = f"is of the labelled pairs of one task, and drawn are {' and '.join(tasks)}"
+            raise UserError(f"config.mine.refresh_makes=clusters {what}: set config.data.rates of the others to 0")
         for field, needed in {"data.pack.query": 0, "data.pack.document": 0, "mine.refresh_share": 1}.items():
             if (value := get_field(config, field)) != needed:
-                raise UserError(
-                    f"config.{field}={value}: batches by clusters are of all pairs, and a packed lane keeps texts for "
-                    f"later ones: set {needed}, or config.mine.refresh_makes=negatives"
-                )
+                why = "batches by clusters are of all pairs, a row each"
+                raise UserError(f"config.{field}={value}: {why}: set {needed}, or config.mine.refresh_makes=negatives")
         if not recipe_of(config).has_towers:
-            raise UserError(
-                f"config.mine.refresh_makes=clusters embeds paragraphs, which {recipe_of(config).label} does not: set "
-                "config.recipe=two_tower, or config.mine.refresh_every=0"
-            )
+            what = f"config.mine.refresh_makes=clusters embeds paragraphs, which {recipe_of(config).label} does not"
+            raise UserError(f"{what}: set config.recipe=two_tower, or config.mine.refresh_every=0")
 
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
         """Checks that there are as many paragraphs as clusters, and as rows of a batch."""
@@ -70,10 +64,8 @@ class ClustersRefresh(RefreshKind):
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that the clusters are of the run's pairs."""
         if counts["pairs"] != StoredPairs(pairs).fingerprint:
-            raise UserError(
-                f"{folder}: clusters of other labelled pairs than {pairs} has now; put those back, or delete the "
-                f"checkpoints and {folder.parent}, and train again"
-            )
+            way = f"put those back, or delete the checkpoints and {folder.parent}, and train again"
+            raise UserError(f"{folder}: clusters of other labelled pairs than {pairs} has now; {way}")
 
     def make(self, run: Run, inputs: RefreshInputs, publish: Callable[[Write], None]) -> None:
         """As `RefreshKind.make`.
@@ -140,10 +132,8 @@ def _group_size(train: ConfigDict) -> int:
 def _check_enough(paragraphs: int, count: int, size: int) -> None:
     """Checks that `count` clusters can be made, and a batch of `size` different paragraphs of one."""
     if paragraphs < max(count, size):
-        raise UserError(
-            f"config.cluster.count={count} clusters, and batches of {size} different paragraphs, of {paragraphs} that "
-            f"the labelled pairs have: lower the first, such as to {max(1, paragraphs // (2 * size))}, or the batch"
-        )
+        way = f"lower the first, such as to {max(1, paragraphs // (2 * size))}, or the batch"
+        raise UserError(f"config.cluster.count={count}, and batches of {size}, of {paragraphs} paragraphs: {way}")
 
 
 def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:

@@ -7,8 +7,7 @@ Letters of shapes beside those of `text`: B passages of the global batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +20,7 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.batch_texts import text_of, token_count
-from retrieval.recipes.parameters import gather
-from retrieval.recipes.recipe import RECIPES, Recipe
-from retrieval.training.loop import Objective
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe
 from retrieval.training.loss_kind import Metrics
 
 
@@ -77,15 +74,11 @@ class DeepCtRecipe(Recipe):
         length = self.config.data.document_length
         return {name: length for name in self.kind.fields}
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: DeepCT, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The squared error of the words' weights."""
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            weight_BL = bound(gather(params))(text_of(batch, "text"), key)
-            loss_B, metrics = term_regression(weight_BL, batch["targets"], batch["counts"])
-            return loss_B, metrics | {"tokens": token_count(batch["text"], len(weight_BL))}
-
-        return of_batch
+        weight_BL = model(text_of(batch, "text"), key)
+        loss_B, metrics = term_regression(weight_BL, batch["targets"], batch["counts"])
+        return loss_B, metrics | {"tokens": token_count(batch["text"], len(weight_BL))}
 
 
 RECIPES.register("deepct", DeepCtRecipe)

@@ -46,10 +46,8 @@ class WeighedWords(LabelledTask):
         vocabulary = given.vocabulary
         continues = [token.startswith(_GOES_ON) for token in vocabulary.tokens]
         if not any(continues):
-            raise UserError(
-                "task 'deepct': no token of the vocabulary begins with '##', WordPiece's mark of a word that goes on: "
-                "take a vocabulary of word pieces, or set config.data.rates.deepct=0"
-            )
+            way = "take a vocabulary of WordPiece, or set config.data.rates.deepct=0"
+            raise UserError(f"task 'deepct': no token of the vocabulary begins with '##', as word pieces do: {way}")
         stems = stem_numbers(vocabulary)
         special = [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
 

@@ -1,4 +1,4 @@
-"""The stage `maxsim`: the results of systems in the order of exact MaxSim, those of MUVERA's vectors among them.
+"""The stage `maxsim`: the results of systems in the order of exact MaxSim.
 
 Whatever finds the first results, their scores are the same. BM25's, ranked so, are the baseline of every index of
 token vectors (MacAvaney & Tonellotto 2024).
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common import files
@@ -20,7 +19,6 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
-from retrieval.methods.late_interaction.muvera import Muvera
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
@@ -30,7 +28,6 @@ from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import costs, ranked_lists
 from retrieval.runs.ranking.collection import set_names
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
-from retrieval.search.exact import ExactIndex, recall
 from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
@@ -43,9 +40,8 @@ def maxsim(run: Run) -> dict[str, Any]:
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
     rows, summary = [], {}
     for name in names:
-        costly = {
-            key: x for key, x in encoded.get(name, {}).items() if key in (costs.BYTES, costs.QUERY, costs.PASSAGE)
-        }
+        counted = encoded.get(name, {})
+        costly = {key: counted[key] for key in (costs.BYTES, costs.QUERY, costs.PASSAGE) if key in counted}
         value, rankings = _rank(run.config, beir.read_judged(run.sets / name), tokens.folder / TOKENS / name, runs)
         for ranking in rankings:
             ranked_lists.write_run(folder / "runs" / name, value, ranking)
@@ -72,38 +68,23 @@ def _rank(
     stored.check("queries", list(judged.queries))
     documents.check("candidates", judged.candidates)
     queries, longest = stored.as_queries(), max(1, int(documents.sizes.max(initial=1)))
-
-    def best_of(rows_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return best(of_candidates(queries, documents, rows_QK, longest), rows_QK, fields.depth)
-
     for each in lists:
         _, rows_QK = others(each.lists, value, fields.depth)
         ranked_lists.check_texts(documents, value, [int(rows_QK.max(initial=-1))])
         began, name = time.perf_counter(), f"{each.system}+{SYSTEM}@{fields.depth}"
-        lists_QK, notes = best_of(rows_QK), {costs.AFTER: each.system}
+        lists_QK = best(of_candidates(queries, documents, rows_QK, longest), rows_QK, fields.depth)
+        notes = {costs.AFTER: each.system}
         rankings.append(Ranking(name, *lists_QK, time.perf_counter() - began, notes=notes))
-    whole_QK, depth = None, min(fields.depth + bool(judged.own), len(documents))
     if fields.exact:
-        began = time.perf_counter()
-        scores_QK, whole_QK = others(ranked(queries, documents, longest, depth), judged, fields.depth)
-        rankings.append(Ranking(SYSTEM, scores_QK, whole_QK, time.perf_counter() - began))
-    for size in fields.fde:
-        muvera = Muvera(documents.dimensions, *map(int, size.split("x")), seed=config.seed)
-        index = ExactIndex(np.stack([muvera.document(documents[row]) for row in range(len(documents))]))
-        queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in zip(*queries)])
-        began, name = time.perf_counter(), f"muvera-{size}+{SYSTEM}@{fields.depth}"
-        _, first_QK = others(index.search(queries_QX, depth), judged, fields.depth)
-        lists_QK, seconds = best_of(first_QK), time.perf_counter() - began
-        notes: dict[str, Any] = {costs.BYTES: round(documents.bytes / len(documents) + 4 * muvera.size, 1)}
-        if whole_QK is not None:
-            notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], first_QK), 4) for k in (1, 10, 100)}
-        rankings.append(Ranking(name, *lists_QK, seconds, notes=notes))
+        began, depth = time.perf_counter(), min(fields.depth + bool(judged.own), len(documents))
+        lists_QK = others(ranked(queries, documents, longest, depth), judged, fields.depth)
+        rankings.append(Ranking(SYSTEM, *lists_QK, time.perf_counter() - began))
     return value, rankings
 
 
 def check_settings(fields: ConfigDict) -> None:
     """Checks that something is ranked, by the group `late` of the config."""
-    if not (fields.systems or fields.exact or fields.fde):
+    if not (fields.systems or fields.exact):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
 
 
@@ -116,11 +97,8 @@ def check(run: Run) -> None:
 
 def read(config: ConfigDict) -> Sequence[str | Read]:
     """What the stage reads: vectors, and the runs of `evaluate` where some are ranked."""
-    return [
-        Read("sets", must_match=True),
-        Read("tokens", required=True),
-        *(["evaluate"] if config.late.systems else []),
-    ]
+    evaluated = ["evaluate"] if config.late.systems else []
+    return [Read("sets", must_match=True), Read("tokens", required=True), *evaluated]
 
 
 STAGES.register(
@@ -129,7 +107,7 @@ STAGES.register(
         maxsim,
         check_config=(of_fields(check_settings, "late"),),
         check=(check, devices.check),
-        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "evaluate.metrics"),
+        fields=("late.systems", "late.depth", "late.exact", "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),

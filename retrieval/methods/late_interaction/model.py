@@ -4,7 +4,6 @@ Shapes have the letters of `models/text.py`.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,8 @@ from retrieval.methods.late_interaction.token_marks import FILLED
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.batch_texts import text_of
-from retrieval.training.chunks import in_chunks
+from retrieval.recipes.batch_texts import embed
+from retrieval.training.loss_kind import Batch
 
 
 class LateInteraction(nnx.Module):
@@ -33,6 +32,8 @@ class LateInteraction(nnx.Module):
         vector_RLE = self.projection(hidden_RLH)
         # The small number inside the root: a zero vector stays zero, and so does its gradient.
         return vector_RLE * jax.lax.rsqrt(jnp.square(vector_RLE).sum(axis=-1, keepdims=True) + 1e-12)
+
+    encode_queries = encode_documents = __call__
 
 
 def with_marks(text: Text, marks_RL: jax.Array, unattended: bool) -> Text:
@@ -51,31 +52,16 @@ def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
 
 
 def token_vectors(
-    model: LateInteraction,
-    batch: Mapping[str, jax.Array],
-    side: str,
-    key: jax.Array | None,
-    chunk_size: int,
-    unattended: bool = False,
+    model: LateInteraction, batch: Batch, side: str, key: jax.Array | None, chunk_size: int, unattended: bool = False
 ) -> jax.Array:
     """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_texts.embed`).
 
     Args:
       unattended: whether no token sees those that fill a text up.
     """
-    parts = ("", "_types", "_segments", "_positions", "_starts", "_marks")
-    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
-    group_size = len(batch["document_id"]) // len(batch[side])
     length = batch[f"{side}_marks"].shape[-1]
-    if group_size > 1:
-        del fields[f"{side}_marks"]  # of packed texts they are of examples
 
-    def of_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
-        text = text_of(fields, side)
-        if unattended:
-            text = with_marks(text, fields[f"{side}_marks"], unattended)
-        vector_BLE = unpacked(model(text, key), text, length)
-        return reshape_rows(vector_BLE, len(fields[side]), -1, *vector_BLE.shape[1:])
+    def encode(text: Text, key: jax.Array | None, *marks: jax.Array) -> jax.Array:
+        return unpacked(model(with_marks(text, *marks, unattended) if marks else text, key), text, length)
 
-    vector_GCLE = in_chunks(of_groups, fields, key, chunk_size // group_size)
-    return reshape_rows(vector_GCLE, -1, *vector_GCLE.shape[2:])
+    return embed(encode, batch, side, key, chunk_size, *(("_marks",) if unattended else ()))

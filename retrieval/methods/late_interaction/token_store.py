@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,35 +22,27 @@ from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
+from retrieval.search.sharded_map import Shards
 
 T = TypeVar("T")
+VectorsOf = Callable[[Sequence[Any]], Sequence[np.ndarray]]
 
 FOLDER = "tokens"  # of a work directory
 _AGAIN, _TEXTS = "--stage=tokens makes it again", ".texts.json"
 
 
 def write(
-    folder: Path,
-    name: str,
-    texts: Iterable[tuple[str, T]],
-    total: int,
-    vectors_of: Callable[[Sequence[T]], Sequence[np.ndarray]],
-    *,
-    shard_size: int,
-    dtype: str,
-    codec: Codec | None = None,
+    shards: Shards, texts: Iterable[tuple[str, T]], vectors_of: VectorsOf, dtype: str, codec: Codec | None = None
 ) -> None:
-    """Writes this host's shards below `folder`.
+    """Writes this host's shards.
 
     Args:
       texts: ids and texts, in order.
-      total: how many there are.
       vectors_of: from some texts to the vectors [T, E] of each.
-      shard_size: texts of a file.
       dtype: of what is written, unless a codec makes bytes of it.
 
     Raises:
-      UserError: there are not `total` texts.
+      UserError: there are not as many texts as the shards have.
     """
 
     def make(members: Sequence[tuple[str, T]]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
@@ -64,16 +56,14 @@ def write(
         files.write_json(path.with_suffix(_TEXTS), {"ids": ids, "vectors": list(map(len, vectors))})
         files.write_array(path, np.concatenate([empty, *parts]))
 
-    paths = sharded_map.shard_paths(folder, name, ".npy", total, shard_size)
-    sharded_map.write_shards(paths, texts, total, shard_size, make, save)
+    shards.write(texts, make, save)
 
 
-def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
-    """Copies this host's shards of a name that `write` has written of as many texts; those that are there are kept."""
-    for path in sharded_map.missing(sharded_map.shard_paths(folder, name, ".npy", total, shard_size)).values():
-        sharded_map.copy(source / path.name, path)
-    if codec_path(source, name).exists():
-        sharded_map.copy(codec_path(source, name), codec_path(folder, name))
+def copy(source: Path, shards: Shards) -> None:
+    """Copies this host's shards from a folder where `write` has written as many texts; what is there is kept."""
+    shards.copy(source)
+    if codec_path(source, shards.name).exists():
+        sharded_map.copy(codec_path(source, shards.name), codec_path(shards.folder, shards.name))
 
 
 def codec_path(folder: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
+from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL, LateModel
 from retrieval.recipes.parameters import local_mesh
@@ -23,6 +24,7 @@ from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking import costs
 from retrieval.runs.ranking.collection import CORPUS, Collection, collections, repeated
 from retrieval.search import sharded_map
+from retrieval.search.sharded_map import Shards
 from retrieval.stages import encode
 
 _log = logging.getLogger(__name__)
@@ -35,25 +37,27 @@ def tokens(run: Run) -> dict[str, Any]:
     fields, model = run.config.late, LATE_MODELS.open(run, run.config.late.model, MODEL)
     bits = residuals.BITS.get(fields.stored, 0)
     shard_size = min(run.config.encode.shard_size, _CANDIDATES)
-    sizes: dict[str, Any] = {"shard_size": shard_size, "dtype": "float16" if bits else fields.stored}
-    items, summary = collections(run), {}
+    dtype = "float16" if bits else fields.stored
+    items, summary, config = collections(run), {}, model.config
     same = repeated(items)
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
         if item.name != CORPUS:
             queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
-            token_store.write(folder, "queries", queries.items(), len(queries), model.encode_queries, **sizes)
-            some = encoding_cost.some(queries.values(), len(queries)), encoding_cost.some(item.candidates(), total)
-            operations = model.operations(*some)
+            shards = Shards(folder, "queries", ".npy", len(queries), shard_size)
+            token_store.write(shards, queries.items(), model.encode_queries, dtype)
+            texts, are_filled = (queries.values(), item.candidates(), total), config.model.late.expansion != NONE
+            operations = encoding_cost.of_set(config, model.vocabulary, *texts, are_filled=are_filled)
+        shards = Shards(folder, "candidates", ".npy", total, shard_size)
         if first := same.get(item.name):
             _log.info("%s has the candidates of %s: their vectors are copied", item.name, first.name)
-            token_store.copy(folder.with_name(first.name), folder, "candidates", total, shard_size)
+            token_store.copy(folder.with_name(first.name), shards)
         else:
             if bits and total:
                 hosts.on_first(functools.partial(_learn_codec, model, item, folder, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
-            token_store.write(folder, "candidates", texts, total, model.encode_documents, codec=codec, **sizes)
+            token_store.write(shards, texts, model.encode_documents, dtype, codec)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
     return summary

@@ -1,6 +1,5 @@
 """Trained models of late interaction: of this run or its base, of another work directory, or a folder of others."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,18 +10,13 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
 from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
-from retrieval.methods.late_interaction.model import LateInteraction
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
-from retrieval.methods.late_interaction.token_marks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.runs.fitting import encoding_cost
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.ranking import costs
 from retrieval.runs.ranking.collection import CORPUS, open_collection
-from retrieval.runs.weights.trained_model import TRAINED, EncoderKind, Trained, published_model
+from retrieval.runs.weights.trained_model import TRAINED, EncoderKind, TextEncoder, Trained, published_model
 from retrieval.search import text_batches
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.side_by_side import Search
@@ -30,27 +24,25 @@ from retrieval.search.side_by_side import Search
 MODEL, SYSTEM = "config.late.model", "maxsim"
 
 
-class LateModel:
-    """A trained model of late interaction on the devices of this host: a `TextEncoder`.
+class LateModel(TextEncoder):
+    """A trained model of late interaction on the devices of this host.
 
     Attributes:
-      config: that it was trained with, with how the run encodes.
       queries: texts to the vectors of their tokens.
-      encode_documents: candidates to those of each, [T, E].
     """
 
     similarity = "MaxSim"
-    queries: Callable[[Sequence[str]], Queries]
-    encode_documents: Callable[[Iterable[Candidate]], list[np.ndarray]]
 
     def __init__(self, run: ConfigDict, trained: Trained):
         """Args are the run's config and the model."""
-        config, self.vocabulary, self.model = trained
-        self.config = config.copy_and_resolve_references()
-        self.config.encode, self.config.mesh = run.encode, run.mesh
+        super().__init__(run, trained)
         encoder = TokenEncoder(self.config, self.vocabulary, self.model, local_mesh(self.config))
         params = parameters_of(self.model)
-        self.queries, self.encode_documents = encoder.queries(params), encoder.documents(params)
+        self.queries, self._documents = encoder.queries(params), encoder.documents(params)
+
+    def encode_documents(self, items: Iterable[Candidate], /) -> list[np.ndarray]:
+        """The vectors of the tokens that count of each candidate, float32 [T, E]."""
+        return self._documents(items)
 
     def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each query, float32 [T, E]."""
@@ -67,16 +59,6 @@ class LateModel:
 
         return search
 
-    def operations(self, queries: Sequence[str], documents: Sequence[Candidate]) -> dict[str, float]:
-        """The operations to encode a query and a passage, of some of each."""
-        config, vocabulary = self.config, self.vocabulary
-        tokens = query_tokens(config, vocabulary, queries)
-        if config.model.late.expansion != NONE:
-            tokens = [[0] * config.data.query_length for _ in tokens]
-        windows = candidate_windows(config, vocabulary, documents)
-        count = functools.partial(encoding_cost.operations, config, len(vocabulary), LateInteraction.__call__)
-        return {costs.QUERY: count([[ids] for ids in tokens]), costs.PASSAGE: count([each[:1] for each in windows])}
-
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for PyLate."""
         late_folder.write(folder, self.model, self.config, self.vocabulary)
@@ -85,15 +67,11 @@ class LateModel:
 class _LateModels(EncoderKind):
     """Work directories of models of late interaction, and folders of PyLate's and Stanford's."""
 
-    says_so, encoder = staticmethod(late_folder.is_late), LateModel
-
-    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
-        """As `PublishedKind.check_folder`."""
-        return LateFolder.open(folder).files
+    says_so, opened, encoder = staticmethod(late_folder.is_late), LateFolder.open, LateModel
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """As `EncoderKind.read`."""
-        opened = LateFolder.open(folder)
+        opened = self.opened(folder)
         fields = opened.fields | {"recipe": self.name}
         return published_model(config, fields, opened.encoder, lambda _: {"projection": {"kernel": opened.kernel()}})
 

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +21,10 @@ from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.set_and_format import Impression
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking import indexes, rankings
 from retrieval.runs.ranking.collection import BASELINES, TRAINED, Collection, open_collection
-from retrieval.search import encoding, windows
+from retrieval.runs.ranking.ranked_lists import Among
 from retrieval.search.index_kind import EXACT, INDEXES
-
-_BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
 
 _SET = set_and_format.Mind.name
 
@@ -127,48 +126,20 @@ def _systems(where: Collection, value: beir.Judged, history: History, words: Ite
     def by_news(value: Callable[[str], float]) -> Scorer:
         return lambda shown: (np.array([value(id) for id in item.shown], float) for item in shown)
 
+    def by_rows(among: Among) -> Scorer:
+        return lambda shown: (among(n, np.array([row_of[id] for id in item.shown])) for n, item in enumerate(shown))
+
     yield "popularity", by_news(lambda id: history.clicks[id])
     yield "most recent", by_news(lambda id: (history.first[id] - datetime.datetime.min).total_seconds())
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
     for kind in indexes.kinds_of_words_of(where, words):
         index = indexes.open_words(kind, where, len(row_of))
-        yield kind.system_of(index), _by_search(index, texts, row_of)
+        yield kind.system_of(index), by_rows(functools.partial(rankings.by_words, index, len(row_of), texts))
     for system, name in (*zip(BASELINES, BASELINES), (TRAINED, INDEXES[EXACT].system)):
         if where.has_embeddings(system):
             where.check_embeddings(value, system)
-            yield name, _by_embeddings(where.embeddings(system), row_of)
-
-
-def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
-    """Scores by an index: every candidate is searched for, and those that were shown are kept."""
-
-    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
-        for start in range(0, len(shown), _BATCH):
-            batch = shown[start : start + _BATCH]
-            scores_QK, rows_QK = index.search(queries[start : start + _BATCH], len(row_of))
-            all_QN = np.full((len(batch), len(row_of) + 1), -np.inf, np.float32)
-            all_QN[np.arange(len(batch))[:, None], rows_QK] = scores_QK  # where there is no result, the last column
-            for item, of in zip(batch, all_QN):
-                yield of[[row_of[id] for id in item.shown]]
-
-    return score
-
-
-def _by_embeddings(folder: Path, row_of: Mapping[str, int]) -> Scorer:
-    """Inner products with the news that were shown; of news with several windows the best one counts."""
-    queries_QE, _ = encoding.load(folder, "queries")
-    embeddings_WE, ids = encoding.load(folder, "candidates")
-    first_N = np.searchsorted(windows.owners(ids), np.arange(len(row_of) + 1))  # windows of n: first[n : n + 1]
-
-    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
-        for item, query_E in zip(shown, queries_QE):
-            rows = [row_of[id] for id in item.shown]
-            of_rows = [np.arange(first_N[row], first_N[row + 1]) for row in rows]
-            scores = embeddings_WE[np.concatenate(of_rows)] @ query_E
-            yield np.maximum.reduceat(scores, np.cumsum([0, *map(len, of_rows[:-1])]))
-
-    return score
+            yield name, by_rows(rankings.by_embeddings(where, system))
 
 
 def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history: History) -> Iterator[dict]:
@@ -227,14 +198,10 @@ def check(run: Run) -> None:
     if learnt.folder == shown.folder or paths[-1].resolve() not in [Path(path).resolve() for path in of_pairs]:
         return
     if not ended or not begins or datetime.datetime.fromisoformat(begins) < datetime.datetime.fromisoformat(ended):
-        raise UserError(
-            f"config.sets.mind_split='{begins}': {learnt.display_path} has learnt from the impressions of {paths[-1]} "
-            + (
-                f"before {ended}: set that time, or a later one"
-                if ended
-                else "at any time: set config.sets.mind to others"
-            )
-        )
+        way = "at any time: set config.sets.mind to others"
+        way = f"before {ended}: set that time, or a later one" if ended else way
+        what = f"{learnt.display_path} has learnt from the impressions of {paths[-1]}"
+        raise UserError(f"config.sets.mind_split='{begins}': {what} {way}")
 
 
 STAGES.register(

@@ -71,10 +71,8 @@ class Quadruplet(Loss):
         """
         B, K, _ = document_BKE.shape
         if K not in (2, 3):
-            raise UserError(
-                f"a quadruplet has a positive, a simple and a hard negative, and an example here has {K} documents: "
-                "set config.data.negatives=2, or 1 for simple negatives alone"
-            )
+            way = "set config.data.negatives=2, or 1 for simple negatives alone"
+            raise UserError(f"a quadruplet has a positive and two negatives, and an example here {K} documents: {way}")
         margin, hinges = self.margin, self.hinges
         hard_margin = margin if self.hard_margin == -1 else self.hard_margin
         has_hard_B = counts(batch["document_id"])[:, 2] if K == 3 else jnp.zeros_like(batch["document_id"][:, 0], bool)

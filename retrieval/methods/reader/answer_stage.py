@@ -90,10 +90,8 @@ def _sets(fields: ConfigDict, sets: Path) -> list[str]:
         raise unknown_name("set in config.answer.sets", unknown[0], names)
     chosen = [name for name in names if name in wanted or not wanted]
     if validation and (validation not in chosen or not beir.answers_file(sets / validation)):
-        raise UserError(
-            f"config.answer.validation={validation}: no set of config.answer.sets whose questions have answers: name "
-            f"one of {', '.join(chosen)}, or set config.answer.weight"
-        )
+        way = f"name one of {', '.join(chosen)}, or set config.answer.weight"
+        raise UserError(f"config.answer.validation={validation}: no set whose questions have answers: {way}")
     return chosen
 
 
@@ -139,18 +137,11 @@ def _read_set(run: Run, value: Judged, lists: list[Ranking], finder: SpanFinder,
 
 def _chosen_weight(read: Sequence[_Read], system: str, validation: str) -> tuple[float, int]:
     """The weight of the reader that a validation set chooses for a system, and by how many questions."""
-    known = [
-        (each.value, id, spans)
-        for each in read
-        if (each.system, each.value.name) == (system, validation)
-        for id, spans in zip(each.value.queries, each.spans)
-        if id in each.value.answers
-    ]
-    if not known:
-        raise UserError(
-            f"config.answer.validation={validation}: that set has no run of '{system}', or no answers: name another "
-            "one, or set config.answer.weight"
-        )
+    of_set = [each for each in read if (each.system, each.value.name) == (system, validation)]
+    questions = ((each.value, id, spans) for each in of_set for id, spans in zip(each.value.queries, each.spans))
+    if not (known := [question for question in questions if question[1] in question[0].answers]):
+        what = f"that set has no run of '{system}', or no answers"
+        raise UserError(f"config.answer.validation={validation}: {what}: name another, or set config.answer.weight")
     return best_weight(known), len(known)
 
 
@@ -223,10 +214,8 @@ def tuned_collections(trainer: Run, names: Sequence[str]) -> dict[str, Collectio
     hosts.on_first(lambda: bool(records.verify_written(owner.folder, ["embeddings"])))
     embedded = {each.name: each for each in (open_collection(source, name) for name in names) if each.has_embeddings()}
     if not embedded:
-        raise UserError(
-            f"system '{TUNED}': {owner.display_path} has embedded none of the sets {', '.join(names)}: name a base "
-            "with the same sets, or another system in config.answer.systems"
-        )
+        what = f"{owner.display_path} has embedded none of the sets {', '.join(names)}"
+        raise UserError(f"config.answer.systems names '{TUNED}', and {what}: name a base that has, or another system")
     return embedded
 
 
@@ -281,10 +270,8 @@ def check(run: Run) -> None:
     fields = run.config.answer
     trainer = READERS.check(run, fields.model, MODEL)
     if TUNED in fields.systems and not trainer.config.train.early:
-        raise UserError(
-            f"config.answer.systems names '{TUNED}', and {trainer.display_path} trains no question tower: set "
-            "config.train.early=True there, or name another system"
-        )
+        way = "set config.train.early=True there, or name another system"
+        raise UserError(f"config.answer.systems: '{TUNED}': {trainer.display_path} trains no question tower: {way}")
     if set(fields.systems) - {TUNED}:
         ranked_lists.check_evaluated(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 

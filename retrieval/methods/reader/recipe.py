@@ -6,7 +6,7 @@ keep their embeddings (section 3.4 there; Lee et al. 2019, section 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,14 +25,13 @@ from retrieval.models.two_tower import full_size
 from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.inference import Inference
-from retrieval.recipes.parameters import gather, local_mesh, parameters_of
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, recipe_of
+from retrieval.recipes.parameters import local_mesh, parameters_of
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, copy_parameters, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import trained_run
 from retrieval.search.encoding import encode_rows
 from retrieval.training.candidates import inner_products
-from retrieval.training.loop import Objective
 
 _KEY = 3  # of the question tower's dropout, beside the reader's
 # A batch cuts rows, spans and scores to its own room for them.
@@ -80,18 +79,14 @@ class ReaderRecipe(Recipe):
         super().check()
         config, data = self.config, self.config.data
         if data.document_length < 2 * data.query_length:
-            raise UserError(
-                f"config.data.document_length={data.document_length}: a reader's row has the question too, and config."
-                f"data.query_length={data.query_length} leaves less than half: raise the first or lower the second"
-            )
+            why = f"the question of config.data.query_length={data.query_length} leaves less than half of a row"
+            raise UserError(f"config.data.document_length={data.document_length}: {why}: raise the first")
         read = {"depth": ("data.paragraphs", data.paragraphs)}
         read |= {"early": ("spans.depth", config.spans.depth)} if self.retrieves else {}
         for name, (field, least) in read.items():
             if config.spans[name] < least:
-                raise UserError(
-                    f"config.spans.{name}={config.spans[name]}: training reads more of a question, config.{field}="
-                    f"{least}: lower that, or set config.spans.{name} to as many or more"
-                )
+                more = f"training reads more of a question, config.{field}={least}"
+                raise UserError(f"config.spans.{name}={config.spans[name]}: {more}: lower that, or raise the first")
 
     def start_from(self, model: Any, trained: nnx.Module) -> None:
         """As `Recipe.start_from`; of another reader, what both have."""
@@ -112,12 +107,12 @@ class ReaderRecipe(Recipe):
         theirs, ours = tower_fields(towers.config), tower_fields(config)
         _check_same(f"the question tower of {towers.display_path} has", theirs, ours)
         most, least = spans.config.spans.early, towers.config.data.query_length
-        if config.spans.early > most or config.data.query_length < least:
-            raise UserError(
-                f"config.spans.early={config.spans.early} and config.data.query_length={config.data.query_length}: "
-                f"{spans.display_path} keeps {most} candidates, so set the first to {most} at most; the question tower "
-                f"of {towers.display_path} takes {least} tokens, so set the second to {least} or more"
-            )
+        if config.spans.early > most:
+            what = f"{spans.display_path} keeps {most} candidates"
+            raise UserError(f"config.spans.early={config.spans.early}: {what}: set that at most")
+        if config.data.query_length < least:
+            what = f"the question tower of {towers.display_path} takes {least} tokens"
+            raise UserError(f"config.data.query_length={config.data.query_length}: {what}: set that at least")
 
     def begin(self, run: Run, model: SpanReader) -> None:
         """As `Recipe.begin`: the question tower that the paragraphs were retrieved with."""
@@ -143,22 +138,16 @@ class ReaderRecipe(Recipe):
         size = model.truncate_dim or full_size(model.embed_dim, model.head, model.hidden_size)
         return {"embedding": ("candidates", size)} if self.retrieves else {}
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: SpanReader, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of all rows of a batch."""
-        loss = self.reader_loss
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            B, K = batch["paragraph"].shape
-            model = bound(gather(params))
-            scores = model(text_of(batch, "pair"), key)
-            scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
-            if self.retrieves:
-                question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
-                scores["retriever"] = inner_products(question_BE, batch["embedding"])
-            loss_B, metrics = loss(scores, batch)
-            return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
-
-        return of_batch
+        B, K = batch["paragraph"].shape
+        scores = model(text_of(batch, "pair"), key)
+        scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
+        if self.retrieves:
+            question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
+            scores["retriever"] = inner_products(question_BE, batch["embedding"])
+        loss_B, metrics = self.reader_loss(scores, batch)
+        return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
 
 RECIPES.register("reader", ReaderRecipe)
@@ -172,10 +161,8 @@ def towers_of(run: Run) -> Run:
 def check_towers(towers: Run, field: str) -> None:
     """Checks that a run has two towers whose paragraphs are one embedding each."""
     if not towers.lists("train") or not recipe_of(towers.config).has_towers:
-        raise UserError(
-            f"{field} takes the question tower and the embeddings of paragraphs of config.base, and "
-            f"{towers.display_path} has no towers: name a run that has, such as one of configs/proqa.py"
-        )
+        why = f"takes the question tower of config.base, and {towers.display_path} has no towers"
+        raise UserError(f"{field} {why}: name a run that has, such as one of configs/proqa.py")
 
 
 def tower_fields(config: ConfigDict) -> dict[str, object]:
@@ -187,10 +174,8 @@ def _check_same(what: str, theirs: Mapping[str, object], ours: Mapping[str, obje
     """Checks that fields have the values that something was made with."""
     for field, value in ours.items():
         if value != theirs[field]:
-            raise UserError(
-                f"config.{field}={value}: {what} {theirs[field]}: set it to that, or make it anew: put 'spans' before "
-                "'train', or take another config.base"
-            )
+            way = "set it to that, put 'spans' before 'train', or take another config.base"
+            raise UserError(f"config.{field}={value}: {what} {theirs[field]}: {way}")
 
 
 def embedded(

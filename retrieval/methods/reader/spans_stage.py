@@ -25,11 +25,9 @@ from retrieval.runs.fitting.examples import check_shards
 from retrieval.runs.pairs import hard_negatives
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import Collection, open_collection, set_names
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
-from retrieval.search.index_kind import INDEXES
 from retrieval.stages import mine
 
 _log = logging.getLogger(__name__)
@@ -93,11 +91,8 @@ def write_spans(run: Run) -> dict[str, Any]:
 def _of_set(training: Path) -> list[_Question]:
     """The training questions of the divided set, with their judged passages."""
     judged = beir.read_judged(training)
-    return [
-        _Question(id, judged.queries[id], judged.answers[id], list(golds))
-        for id, golds in judged.qrels[splits.TRAIN].items()
-        if id in judged.answers
-    ]
+    queries, known, qrels = judged.queries, judged.answers, judged.qrels[splits.TRAIN]
+    return [_Question(id, queries[id], known[id], list(golds)) for id, golds in qrels.items() if id in known]
 
 
 def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list[_Question], dict[str, Any]]:
@@ -138,12 +133,9 @@ def _searched(fields: ConfigDict, source: Run, name: str, texts: list[str]) -> L
     Args:
       fields: of `config.spans`.
     """
-    kind, deep = INDEXES[fields.system], max(fields.depth, fields.early)
-    queries: Any = texts if kind.of_words else mine.embedded(source, name, texts)
-    options_of = functools.partial(indexes.options_of, config=source.owner("index").config)
-    search = mine.open_search(kind, open_collection(source, name), options_of)
+    queries, search = mine.open_search(source, name, fields.system, texts)
     for start in range(0, len(texts), _PART):
-        yield from zip(*search(queries[start : start + _PART], deep))
+        yield from zip(*search(queries[start : start + _PART], max(fields.depth, fields.early)))
 
 
 class EarlyCandidates:
@@ -198,10 +190,8 @@ def _checked(collection: Collection) -> Path:
     """The folder of the embeddings of a collection's candidates, a row for each."""
     folder = collection.embeddings()
     if encoding.load_ids(folder, "candidates") != [candidate.id for candidate in collection.candidates()]:
-        raise UserError(
-            f"config.spans.early: {folder}: not one embedding of each passage of {collection.files[0]}: name in "
-            "config.base a run that has encoded this set, with config.encode.windows=1"
-        )
+        way = "name in config.base a run that has encoded this set, with config.encode.windows=1"
+        raise UserError(f"config.spans.early: {folder}: not one embedding of each of the set's passages: {way}")
     return folder
 
 
@@ -236,10 +226,8 @@ def check(run: Run) -> None:
         recipe.check_towers(run.as_seen_by(FOLDER).owner("train"), f"config.spans.early={fields.early}")
     divided = run.owner("sets").config.split.set
     if not fields.questions and not (divided and hard_negatives.has_answers(run, divided)):
-        raise UserError(
-            f"stage 'spans': config.split.set='{divided}' has no questions with answers: set it to an evaluation set "
-            "that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
-        )
+        way = "set it to one that has, such as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
+        raise UserError(f"stage 'spans': config.split.set='{divided}' has no questions with answers: {way}")
     source_paths.checked("config.spans.questions", source_paths.split(fields.questions))
     for path in inputs(fields.questions):
         qa.check_beginning(path, run.config.sets.qa_patterns)

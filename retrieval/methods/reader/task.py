@@ -199,10 +199,8 @@ def write(questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards
                 counts[why] += 1
                 first.setdefault(why, retrieved.question)
         if not counts["questions"]:
-            raise UserError(
-                f"no question has an answer in its paragraphs, of {counts[WITHOUT] + counts[SLOW]}: are the questions "
-                "of this collection? Raise config.spans.depth, or take another set"
-            )
+            without = f"no question has an answer in its paragraphs, of {counts[WITHOUT] + counts[SLOW]}"
+            raise UserError(f"{without}: raise config.spans.depth, or take another set")
         num_shards = max(n for n in range(1, min(num_shards, counts["questions"]) + 1) if num_shards % n == 0)
         tfrecords.deal(in_order_of_hash, folder, num_shards, STEM)
     statistics = {**counts, "spans per question": round(counts["spans"] / counts["questions"], 2)}

@@ -23,18 +23,16 @@ from retrieval.data.tokenizers.template import PairTemplate, Template
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import metrics
 from retrieval.methods.reranker.model import CrossEncoder, folder_pooling, poolings, relevance
-from retrieval.methods.reranker.trained import JoinedRows, pair_of, pair_scorer
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import embed, token_count
-from retrieval.recipes.parameters import gather
-from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, LossAndMetrics, PairRecipe, abstract_model
 from retrieval.runs.fitting.validation import LabelledPool, labelled_pool
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
+from retrieval.runs.weights.pair_scorer import JoinedRows, pair_of, pair_scorer
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 from retrieval.training.collapse import SPREAD, Sign
-from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, SCORES
 
 _VALIDATED = 20  # candidates of BM25 that a validation puts beside the positives
@@ -138,7 +136,6 @@ class RerankerRecipe(PairRecipe):
 
         The positives stand last before they are reranked, and ties keep that order: equal scores earn nothing.
         """
-        self.check_validation()
         config, pool = self.config, labelled_pool(run)
         lists = list(_lists(pool, _VALIDATED))
         rows_QK = np.array(list(zip(*itertools.zip_longest(*lists, fillvalue=-1))), np.int32)
@@ -167,19 +164,12 @@ class RerankerRecipe(PairRecipe):
         """As `Recipe.collapse`: the scores of a query's candidates must not become all alike."""
         return SPREAD
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: CrossEncoder, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the logits or the scores of a batch."""
-        loss, chunk_size = self.named_loss, self.config.train.chunk_size
-        of_classes = loss.compares == CLASSES
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            B, K = batch["document_id"].shape
-            logits_RC = embed(bound(gather(params)), batch, "pair", key, chunk_size)
-            logits_BKC = reshape_rows(logits_RC, B, K, -1)
-            loss_B, metrics = loss(logits_BKC if of_classes else relevance(logits_BKC), batch)
-            return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
-
-        return of_batch
+        (B, K), loss = batch["document_id"].shape, self.named_loss
+        logits_BKC = reshape_rows(embed(model, batch, "pair", key, self.config.train.chunk_size), B, K, -1)
+        loss_B, metrics = loss(logits_BKC if loss.compares == CLASSES else relevance(logits_BKC), batch)
+        return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
 
 def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:

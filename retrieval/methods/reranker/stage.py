@@ -21,12 +21,13 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.evaluation import depths, metrics, result_files
-from retrieval.methods.reranker.trained import RERANKERS, Reranker
+from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking import ranked_lists
 from retrieval.runs.ranking.collection import set_names
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
+from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.runs.weights.trained_model import is_place
 from retrieval.stages import evaluate
 
@@ -147,9 +148,9 @@ def _by_ranks(other: Ranking, name: str, lists: Sequence[Ranking]) -> list[np.nd
 
 
 def _by_model(
-    run: Run, value: Judged, reranker: Reranker, lists: Sequence[Ranking]
+    run: Run, value: Judged, reranker: PairScorer, lists: Sequence[Ranking]
 ) -> tuple[list[np.ndarray], float | None]:
-    """A model's scores of all lists, and the seconds that a pair takes, as `Reranker.score_all` has them."""
+    """A model's scores of all lists, and the seconds that a pair takes, as `PairScorer.score_all` has them."""
     # A number for every pair of a query and a candidate.
     N = len(value.candidates)
     keys = [np.arange(len(each.rows), dtype=np.int64)[:, None] * N + each.rows for each in lists]

@@ -6,23 +6,27 @@ row gives it, the difference of the output layer's rows of the two tokens: no ot
 They are read from folders of a causal language model, alone or with the module LogitScore of sentence-transformers.
 """
 
+import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of, with_parameters
+from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of
 from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
+from retrieval.models.warm_start import replace_parameters
+from retrieval.runs.weights.pair_scorer import JoinedRows
 
 _log = logging.getLogger(__name__)
 
@@ -57,16 +61,20 @@ def is_judge(folder: EncoderFolder) -> bool:
     return isinstance(names, list) and any(str(name).endswith("ForCausalLM") for name in names)
 
 
-class JudgedRows(NamedTuple):
-    """Pairs as rows of at most `length` tokens.
+@dataclasses.dataclass(frozen=True)
+class JudgedRows(JoinedRows):
+    """Pairs as rows of at most `length` tokens, of which the body is cut.
 
     Attributes:
       task: what the document has to do for the query, in English.
     """
 
-    vocabulary: Vocabulary
-    length: int
     task: str = TASK
+
+    @property
+    def pair(self) -> PairTemplate:
+        """None: all tokens are of one type."""
+        return PairTemplate()
 
     def begin(self, queries: Sequence[str]) -> list[Any]:
         """What stands before the documents of each query."""
@@ -79,10 +87,6 @@ class JudgedRows(NamedTuple):
         texts = [" ".join(filter(None, (document.title, document.text))) for document in documents]
         bodies = self.vocabulary.encode_batch([start + text for start, text in zip(beginnings, texts)])
         return [[*before, *body[:room], *behind] for body in bodies]
-
-    def with_room(self, room: int) -> "JudgedRows":
-        """As `JoinedRows.with_room`."""
-        return self._replace(length=self.length + room)
 
 
 def opened(
@@ -105,7 +109,7 @@ def opened(
     if not all(len(each) == 1 and vocabulary.tokens[each[0]] in _MARKS for each in ids):
         needed = f"{' and '.join(_MARKS)}, by which Qwen3-Reranker is asked; take a cross-encoder"
         raise UserError(f"{field}={folder.path}: a language model whose tokens lack {needed}")
-    rows = JudgedRows(vocabulary, length, task)
+    rows = JudgedRows(vocabulary, length, task=task)
     (row,) = rows.of(rows.begin([""]), [Candidate("", "", "")])
     if length < len(row) + _ROOM:
         why = f"{len(row)} tokens stand around a query and a document"
@@ -115,7 +119,8 @@ def opened(
         rows_VH = folder.output_layer()
         head = {"classifier": {"kernel": (rows_VH[yes[0]] - (rows_VH[no[0]] if no else 0))[:, None]}}
         model = CrossEncoder(config, 1, sigmoid=sigmoid, rngs=Rngs(0))
-        return with_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
+        replace_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
+        return model
 
     return rows, load
 

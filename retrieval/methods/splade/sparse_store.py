@@ -29,9 +29,8 @@ def write(
             scipy.sparse.save_npz(file, matrix, compressed=False)
 
     total = sum(1 for _ in collection.candidates())
-    paths = sharded_map.shard_paths(folder, _NAME, ".npz", total, shard_size)
     folder.mkdir(parents=True, exist_ok=True)
-    sharded_map.write_shards(paths, collection.candidates(), total, shard_size, make, save)
+    sharded_map.Shards(folder, _NAME, ".npz", total, shard_size).write(collection.candidates(), make, save)
 
 
 def load(folder: Path, passages: int) -> Any:

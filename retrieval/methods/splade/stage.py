@@ -44,8 +44,8 @@ def search_sparse(run: Run) -> dict[str, Any]:
             continue
         texts = list(beir.read_queries(run.sets / collection.name / "queries.jsonl").values())
         total = sum(1 for _ in collection.candidates())
-        some = encoding_cost.some(texts, len(texts)), encoding_cost.some(collection.candidates(), total)
-        args = run, encoder, collection.name, encoder.encode_queries(texts), encoder.operations(*some)
+        operations = encoding_cost.of_set(encoder.config, encoder.vocabulary, texts, collection.candidates(), total)
+        args = run, encoder, collection.name, encoder.encode_queries(texts), operations
         counts[collection.name] = hosts.on_first(functools.partial(_write_lists, *args))
     return counts
 

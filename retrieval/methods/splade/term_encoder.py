@@ -1,6 +1,5 @@
 """Texts to sparse vectors over the vocabulary, on the devices of a host."""
 
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
-from retrieval.runs.fitting import encoding_cost
-from retrieval.runs.ranking import costs
-from retrieval.runs.weights.trained_model import Trained
+from retrieval.runs.weights.trained_model import TextEncoder, Trained
 from retrieval.search import encoding
 from retrieval.search.fusion import Run as Lists
 from retrieval.search.sparse import SparseIndex
@@ -30,22 +27,21 @@ from retrieval.search.sparse import SparseIndex
 _TERMS = 512  # that a vector keeps at most
 
 
-class TermEncoder:
-    """A trained model of sparse vectors: a `TextEncoder`. A vector keeps its greatest weights."""
+class TermEncoder(TextEncoder):
+    """A trained model of sparse vectors. A vector keeps its greatest weights."""
 
     similarity = "dot"
 
     def __init__(self, run: ConfigDict, trained: Trained):
         """Args are the run's config and the model."""
-        config, self.vocabulary, self._model = trained
-        self.config = config.copy_and_resolve_references()
-        self.config.encode, self.config.mesh, self.config.model.dtype = run.encode, run.mesh, run.model.dtype
+        super().__init__(run, trained)
+        self.config.model.dtype = run.model.dtype
         mesh = local_mesh(self.config)
-        inference = Inference(self.config, self._model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
-        params, self._devices = parameters_of(self._model), mesh.size
+        inference = Inference(self.config, self.model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
+        params, self._devices = parameters_of(self.model), mesh.size
 
         def compiled(encode: Callable) -> Callable[[np.ndarray], np.ndarray]:
-            most = min(_TERMS, self._model.terms or _TERMS)
+            most = min(_TERMS, self.model.terms or _TERMS)
             return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
         self._queries, self._documents = compiled(Splade.encode_queries), compiled(Splade.encode_documents)
@@ -53,7 +49,7 @@ class TermEncoder:
     def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
         rows = query_tokens(self.config, self.vocabulary, texts)
-        if self._model.queries == BY_IDF:  # the tokens around a query weigh nothing, and keep their places
+        if self.model.queries == BY_IDF:  # the tokens around a query weigh nothing, and keep their places
             before, behind = (len(self.vocabulary.template[part]) for part in (0, 2))
             rows = [[FILLER] * before + list(row[before : len(row) - behind]) + [FILLER] * behind for row in rows]
         return self._matrix(rows, self._queries)
@@ -67,19 +63,9 @@ class TermEncoder:
         """Exact search by inner products."""
         return SparseIndex(documents.T.tocsr()).search
 
-    def operations(self, queries: Sequence[str], documents: Sequence[Candidate]) -> dict[str, float]:
-        """The operations to encode a query and a passage, of some of each."""
-        count = functools.partial(encoding_cost.operations, self.config, len(self.vocabulary))
-        tokens = query_tokens(self.config, self.vocabulary, queries)
-        rows = candidate_windows(self.config, self.vocabulary, documents)
-        return {
-            costs.QUERY: count(Splade.encode_queries, [[ids] for ids in tokens]),
-            costs.PASSAGE: count(Splade.encode_documents, [windows[:1] for windows in rows]),
-        }
-
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
-        splade_folder.write(folder, self._model, self.config.data, self.vocabulary)
+        splade_folder.write(folder, self.model, self.config.data, self.vocabulary)
 
     def _matrix(self, rows: Sequence[Sequence[int]], embed: encoding.Embed) -> scipy.sparse.csr_array:
         batch_tokens, longest = self.config.encode.batch_tokens, longest_text(self.config)

@@ -1,6 +1,6 @@
 """Trained models of sparse vectors: of this run or its base, of another work directory, or a folder of others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,11 @@ NAME, SYSTEM, MODEL = "sparse", "splade", "config.sparse.model"
 class _SparseModels(EncoderKind):
     """Work directories of models of sparse vectors, and folders that `SparseEncoder` loads."""
 
-    says_so, encoder = staticmethod(splade_folder.is_sparse), TermEncoder
-
-    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
-        """As `PublishedKind.check_folder`."""
-        return SparseFolder.open(folder).files
+    says_so, opened, encoder = staticmethod(splade_folder.is_sparse), SparseFolder.open, TermEncoder
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """As `EncoderKind.read`."""
-        opened = SparseFolder.open(folder)
+        opened = self.opened(folder)
         fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(opened.encoder).items()}
         fields |= {"recipe": self.name, "model.sparse_queries": BY_IDF if opened.table else ENCODED}
         fields |= {"data.titles": prefixes.JOINED, **opened.texts}

@@ -104,10 +104,8 @@ def _spacy_model() -> Any:
     try:
         return spacy.load(_SPACY, exclude=["lemmatizer", "attribute_ruler"])
     except OSError as error:
-        raise UserError(
-            f"config.generate.answers=spacy: its model {_SPACY} is not installed ({first_line(error)}): "
-            f"python -m spacy download {_SPACY}, or take config.generate.answers=rules"
-        ) from error
+        way = f"({first_line(error)}): python -m spacy download {_SPACY}, or take rules"
+        raise UserError(f"config.generate.answers=spacy: its model {_SPACY} is not installed {way}") from error
 
 
 def chosen(text: str, spans: Sequence[Span], most: int, seed: int) -> list[str]:
@@ -201,10 +199,8 @@ class GeneratedQuestions(LabelledFormat):
         for document, written in itertools.groupby(read(path), key=lambda line: line.document):
             passage = next((passage for passage in passages if passage.id == document), None)
             if passage is None:
-                raise UserError(
-                    f"{path}: the passage '{document}' is not in {collection}, or stands before another one "
-                    "there: name the passages that the questions were written of in config.pairs.collection"
-                )
+                why = f"the passage '{document}' is not in {collection}, or stands before another one there"
+                raise UserError(f"{path}: {why}: name in config.pairs.collection what they were written of")
             for line in written:
                 if line.answer in passage.text:
                     yield Example(line.text, (passage,))

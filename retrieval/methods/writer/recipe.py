@@ -26,13 +26,12 @@ from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.inference import token_types
 from retrieval.recipes.parameters import bind, gather
-from retrieval.recipes.recipe import RECIPES, Recipe, abstract_model
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, abstract_model
 from retrieval.recipes.towers import query_tokens
 from retrieval.runs.fitting import held_out_questions, validation
 from retrieval.runs.pipeline.run import Run
 from retrieval.search.text_batches import padded
 from retrieval.training import losses
-from retrieval.training.loop import Objective
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +60,8 @@ class Seq2SeqRecipe(Recipe):
         """As `Recipe.check`; only BERT's norms can stand in another place than they do."""
         super().check()
         if self.pre_norm and self.config.model.family != "bert":
-            raise UserError(
-                f"config.model.family={self.config.model.family} has its own places for norms: set config.model.writer."
-                "pre_norm=False"
-            )
+            family = f"config.model.family={self.config.model.family}"
+            raise UserError(f"{family} has its own places for norms: set config.model.writer.pre_norm=False")
 
     @property
     def pre_norm(self) -> bool:
@@ -74,10 +71,8 @@ class Seq2SeqRecipe(Recipe):
     def takes_encoder(self, other: Recipe) -> bool:
         """As `Recipe.takes_encoder`."""
         if (takes := super().takes_encoder(other)) and self.pre_norm:
-            raise UserError(
-                f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
-                "sublayers: set config.model.writer.pre_norm=False"
-            )
+            what = f"config.train.init_from={self.config.train.init_from}: norms stand after its sublayers"
+            raise UserError(f"{what}: set config.model.writer.pre_norm=False")
         return takes
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
@@ -86,7 +81,6 @@ class Seq2SeqRecipe(Recipe):
 
     def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """How probable the held-out queries are, given their passages; B pairs of a batch, L tokens of a query."""
-        self.check_validation()
         pairs, bound = held_out(run, vocabulary), bind(abstract_model(run.config, len(vocabulary)))
         _log.info("validation: %d pairs", len(pairs["source"]))
 
@@ -105,18 +99,13 @@ class Seq2SeqRecipe(Recipe):
 
         return validate
 
-    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+    def loss_of(self, model: EncoderDecoder, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The cross-entropy of all tokens of the targets."""
-        smoothing = self.config.train.label_smoothing
-
-        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-            seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
-            logits_BLV = bound(gather(params))(text_of(batch, "source"), seen_BL, key)
-            loss_B, metrics = losses.token_cross_entropy(logits_BLV, labels_BL, weights_BL, smoothing=smoothing)
-            B = len(seen_BL)
-            return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
-
-        return of_batch
+        seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
+        logits_BLV, smoothing = model(text_of(batch, "source"), seen_BL, key), self.config.train.label_smoothing
+        loss_B, metrics = losses.token_cross_entropy(logits_BLV, labels_BL, weights_BL, smoothing=smoothing)
+        B = len(seen_BL)
+        return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
 
 
 def held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:

@@ -173,10 +173,8 @@ def check_published(folder: Path) -> int:
     config = files.read_json(path) if path.is_file() else {}
     has_tokeniser = any((folder / name).is_file() for name in _TOKENISERS)
     if not (isinstance(config, dict) and config.get("is_encoder_decoder") and has_tokeniser):
-        raise UserError(
-            f"config.generate.model={folder}: no {_CONFIG} of an encoder-decoder, or no tokeniser beside it; a "
-            f"folder of a T5 or BART is needed, as transformers saves it{hub_hint(str(folder))}"
-        )
+        needed = f"a T5 or BART is needed, as transformers saves it, with its tokeniser{hub_hint(str(folder))}"
+        raise UserError(f"config.generate.model={folder}: no encoder-decoder with a tokeniser; {needed}")
     for name in _PACKAGES:
         if not importlib.util.find_spec(name):  # to import them takes seconds
             raise libraries.missing("config.generate.model", name, "generate")

@@ -1,7 +1,8 @@
 """What it costs to encode a text: the operations of its matrix products, counted in the traced program."""
 
+import functools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -9,9 +10,13 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.data.sets.candidate import Candidate
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.text import Text
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model
+from retrieval.recipes.towers import candidate_windows, query_tokens
+from retrieval.runs.ranking import costs
 from retrieval.training import work
 
 _SOME = 256  # texts whose lengths are counted
@@ -21,6 +26,32 @@ def some(texts: Sequence[Any] | Iterable[Any], total: int) -> list[Any]:
     """Texts whose lengths stand for those of all `total`: at most 256, evenly among them."""
     step = max(1, -(-total // _SOME))
     return [text for place, text in enumerate(texts) if place % step == 0]
+
+
+def of_set(
+    config: ConfigDict,
+    vocabulary: Vocabulary,
+    queries: Collection[str],
+    candidates: Iterable[Candidate],
+    total: int,
+    build: Callable[[ConfigDict, int], nnx.Module] = build_model,
+    are_filled: bool = False,
+) -> dict[str, float]:
+    """The operations to encode a query and a passage of a set, by `costs.QUERY` and `costs.PASSAGE`.
+
+    Args:
+      total: how many candidates there are.
+      build: as of `operations`; its model has `encode_queries` and `encode_documents`.
+      are_filled: whether all queries are filled up to one length.
+    """
+    tokens = query_tokens(config, vocabulary, some(queries, len(queries)))
+    rows = [[[0] * config.data.query_length if are_filled else ids] for ids in tokens]
+    windows = candidate_windows(config, vocabulary, some(candidates, total))
+    count = functools.partial(operations, config, len(vocabulary), build=build)
+    return {
+        costs.QUERY: count(lambda model, text: model.encode_queries(text, None), rows),
+        costs.PASSAGE: count(lambda model, text: model.encode_documents(text, None), windows),
+    }
 
 
 def operations(

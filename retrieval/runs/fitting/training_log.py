@@ -31,7 +31,6 @@ _SHOWN = {
     "flops_per_second": ".3g",
     **dict.fromkeys(("share_of_peak", "input_wait"), ".1%"),
     **dict.fromkeys(("validation/RR", "validation/Success@10", "validation/LogLikelihood"), ".4f"),
-    "validation/NextSentenceAccuracy": ".3f",
 }
 
 

@@ -1,8 +1,9 @@
 """Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
 
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,29 +191,18 @@ def mine(mining: Mining, searched: Searched, version: int = 0, keeps_lone: bool 
     rule, questions, candidates = mining.rule, searched.questions, searched.candidates
     # Positives and what is no result are taken out of a list that still has to be long enough.
     depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
-    parts = []
+    parts, options = [], {"texts_N": candidates.keys_N, "rule": rule, "seed": (mining.seed, version)}
     for start in range(0, len(questions), _PART):
         some = questions[start : start + _PART]
         lists = searched.search(searched.queries[start : start + _PART], min(depth, len(candidates)))
-        compared_Q = answered_QK = None
+        left_out: dict[str, Any] = {"positives": [question.known for question in some]}
+        left_out["others"] = [[*question.own, *candidates.blank] for question in some]
         if searched.judge:
-            lists, compared_Q = searched.judge(start, some, lists)
+            lists, left_out["compared_Q"] = searched.judge(start, some, lists)
         if mining.answers:
             wanted = [question.answers for question in some]
-            answered_QK = answers.holding(wanted, lists[1], lambda row: candidates[row].text)
-        parts.append(
-            search_mining.mine(
-                *lists,
-                positives=[question.known for question in some],
-                others=[[*question.own, *candidates.blank] for question in some],
-                texts_N=candidates.keys_N,
-                rule=rule,
-                seed=(mining.seed, version),
-                start=start,
-                answered_QK=answered_QK,
-                compared_Q=compared_Q,
-            )
-        )
+            left_out["answered_QK"] = answers.holding(wanted, lists[1], lambda row: candidates[row].text)
+        parts.append(search_mining.mine(*lists, start=start, **left_out, **options))
     counts = _counts(mining, questions, len(candidates), parts)
     if not counts["negatives"] and not keeps_lone:
         way = f"raise config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
@@ -244,17 +234,21 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
     }
 
 
-def mined_examples(
-    questions: Sequence[Question], candidates: CandidateTexts, rows: Sequence[np.ndarray]
-) -> Iterator[Example]:
-    """The questions that have negatives, with their texts."""
+@dataclasses.dataclass(frozen=True)
+class MinedExamples:
+    """The questions that have negatives, with their texts, each time that they are iterated over."""
 
-    def texts(numbers: Sequence[int] | np.ndarray) -> tuple[Candidate, ...]:
-        return tuple(candidates[row] for row in numbers)
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    rows: Sequence[np.ndarray]
 
-    for question, negatives in zip(questions, rows, strict=True):
-        if len(negatives):
-            yield Example(question.text, texts(question.positives), texts(negatives))
+    def __iter__(self) -> Iterator[Example]:
+        for question, negatives in zip(self.questions, self.rows, strict=True):
+            if len(negatives):
+                yield Example(question.text, self._texts(question.positives), self._texts(negatives))
+
+    def _texts(self, rows: Iterable[int]) -> tuple[Candidate, ...]:
+        return tuple(self.candidates[row] for row in rows)
 
 
 def check_questions(run: Run) -> None:

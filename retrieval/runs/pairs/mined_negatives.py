@@ -2,7 +2,7 @@
 
 import array
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.labelled import grouping, pair_shards
+from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.recipes.recipe import guide_of, has_teacher, recipe_of
 from retrieval.recipes.towers import candidate_windows, query_tokens
@@ -20,24 +21,48 @@ from retrieval.runs.fitting.refresh import RefreshKind
 from retrieval.runs.fitting.refresh_kind import REFRESHES
 from retrieval.runs.fitting.versions import Counts, RefreshInputs, Write
 from retrieval.runs.pairs import hard_negatives
-from retrieval.runs.pairs.hard_negatives import Mined, Mining, Question, Searched
+from retrieval.runs.pairs.hard_negatives import Mined, MinedExamples, Mining, Question, Searched
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 
 
-class Layout(NamedTuple):
-    """How a version is written: as the stage `pairs` wrote version 0.
+class MinedVersion(NamedTuple):
+    """Mined negatives that are to be written as the stage `pairs` wrote version 0.
 
     Attributes:
-      positives: labelled pairs of a question at most; 0: one for each positive.
+      writer: the config of that stage's run.
       least: labelled pairs of a version at least; 0 where batches have other examples, too.
+      questions: those that were mined for.
     """
 
-    seed: int
-    shards: int
-    positives: int
+    writer: ConfigDict
     least: int
+    mining: Mining
+    inputs: RefreshInputs
+    questions: Sequence[Question]
+    candidates: CandidateTexts
+    mined: Mined
+
+    def check_left(self, rows: Sequence[np.ndarray]) -> None:
+        """Checks a version before it is written: what is there is taken as it is, by every start to come.
+
+        Args:
+          rows: of each question's negatives.
+        """
+        left = [len(question.positives) for question, negatives in zip(self.questions, rows) if len(negatives)]
+        pairs_left = sum(min(count, self.writer.pairs.positives or count) for count in left)
+        if pairs_left < self.least:
+            few = f"{pairs_left} labelled pairs and no batch of config.train.batch_size={self.least}"
+            way = "in a new --workdir, raise config.mine.last or lower the margins of config.mine"
+            way += hard_negatives.WITHOUT_ANSWERS if self.mining.answers else ""
+            what = f"of {len(self.questions)} training questions {len(left)} have a negative left"
+            raise UserError(f"{what}, which are {few}: {way}")
+
+    def write(self, folder: Path, groups: Iterable[Example], simple: Sequence[int] | None = None) -> None:
+        """Writes shards of examples; `simple` is as of `pair_shards.write_pairs`."""
+        rows, inputs = (self.writer.split.shards, self.writer.pairs.positives), self.inputs
+        pair_shards.write_pairs(groups, inputs.vocabulary, folder, *rows, simple=simple, prefixes=inputs.prefixes)
 
 
 class NegativesRefresh(RefreshKind):
@@ -84,7 +109,6 @@ class NegativesRefresh(RefreshKind):
         """
         config, writer = run.config, run.owner("pairs").config
         least = 0 if examples.unlabelled(config) else config.train.batch_size
-        layout = Layout(writer.split.seed, writer.split.shards, writer.pairs.positives, least)
         mining = hard_negatives.mining_of(config.mine, config.split.seed)
         file = run.sets / held_out_questions.divided_set(run) / "corpus.jsonl"
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
@@ -92,29 +116,22 @@ class NegativesRefresh(RefreshKind):
             queries_QE, index = _embedded(config, inputs, drawn, candidates)
             searched = Searched(drawn, candidates, queries_QE, index.search)
             mined = hard_negatives.mine(mining, searched, inputs.version)
-            publish(self.writer(layout, mining, inputs, drawn, candidates, mined))
+            publish(self.writer(MinedVersion(writer, least, mining, inputs, drawn, candidates, mined)))
 
-    def writer(
-        self,
-        layout: Layout,
-        mining: Mining,
-        inputs: RefreshInputs,
-        questions: Sequence[Question],
-        candidates: CandidateTexts,
-        mined: Mined,
-    ) -> Write:
+    def writer(self, version: MinedVersion) -> Write:
         """What writes the version, of mined negatives.
 
         Raises:
           UserError: it would be too small for a batch.
         """
-        check_left(questions, mined.rows, layout, mining.answers)
-        made, counts = hard_negatives.mined_examples(questions, candidates, mined.rows), grouping.Counts()
+        mined, counts = version.mined, grouping.Counts()
+        version.check_left(mined.rows)
+        made = MinedExamples(version.questions, version.candidates, mined.rows)
 
         def write(folder: Path) -> Counts:
-            with grouping.grouped(made, folder, mining.rule.count, counts, seed=layout.seed) as groups:
-                rows = layout.shards, layout.positives
-                pair_shards.write_pairs(groups, inputs.vocabulary, folder, *rows, prefixes=inputs.prefixes)
+            seed, count = version.writer.split.seed, version.mining.rule.count
+            with grouping.grouped(made, folder, count, counts, seed=seed) as groups:
+                version.write(folder, groups)
             return mined.counts
 
         return write
@@ -123,24 +140,6 @@ class NegativesRefresh(RefreshKind):
         """As `RefreshKind.summary`."""
         numbers = {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
         return f"negatives of {counts['questions']} questions", numbers
-
-
-def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout: Layout, answers: bool) -> None:
-    """Checks a version before it is written: what is there is taken as it is, by every start to come.
-
-    Args:
-      rows: of each question's negatives.
-      answers: whether passages that hold an answer are left out.
-    """
-    left = [len(question.positives) for question, negatives in zip(questions, rows) if len(negatives)]
-    pairs_left = sum(min(count, layout.positives or count) for count in left)
-    if pairs_left < layout.least:
-        few = f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}"
-        way = "in a new --workdir, raise config.mine.last or lower the margins of config.mine"
-        raise UserError(
-            f"of {len(questions)} training questions {len(left)} have a negative left, which are {few}: {way}"
-            + (hard_negatives.WITHOUT_ANSWERS if answers else "")
-        )
 
 
 def _embedded(

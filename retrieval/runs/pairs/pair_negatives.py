@@ -28,8 +28,9 @@ from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.runs.pairs import hard_negatives, labelled_groups, source_pairs
 from retrieval.runs.pairs.hard_negatives import Lists, Question, Searched
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES, Distinct
-from retrieval.runs.weights.trained_model import TRAINED, PairScorer, TrainedKind
+from retrieval.runs.weights.pair_scorer import PairScorer
+from retrieval.runs.weights.text_embedder import DOCUMENTS, EMBEDDERS, QUERIES, Distinct, numbered
+from retrieval.runs.weights.trained_model import TRAINED, TrainedKind
 from retrieval.search.encoding import StoredRows
 from retrieval.search.exact import ExactIndex
 
@@ -60,8 +61,9 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Searched, dict[str, Any]]]:
         raise UserError(f"config.pairs.files={config.pairs.files}: no query with a positive is left; name other files")
     with CandidateTexts(path) as candidates:
         embedder = EMBEDDERS.open(run, config.mine.model, "config.mine.model")
-        embedder.write_queries(folder, QUERIES, [question.text for question in questions], len(questions))
-        embedder.write_documents(folder, DOCUMENTS, candidates, len(candidates))
+        texts = {QUERIES: [question.text for question in questions], DOCUMENTS: candidates}
+        for side, items in texts.items():
+            embedder.write(folder, side, side, numbered(items), len(items))
         queries, rows = StoredRows(folder, QUERIES), StoredRows(folder, DOCUMENTS)
         judge = functools.partial(_by_embeddings, queries, rows)
         if config.mine.reranker:

@@ -63,11 +63,9 @@ def write(
     """
     total, folder, counted = check(collection), path.with_suffix(""), path.with_suffix(".counts.json")
     if not hosts.on_first(path.exists):
-        shard_size = min(shard_size, _PASSAGES)
-        shards = sharded_map.shard_paths(folder, "lines", ".json", total, shard_size)
-        passages, write = collection.candidates(), lambda shard, made: files.write_json(shard, made._asdict())
-        sharded_map.write_shards(shards, passages, total, shard_size, make, write)
-        hosts.on_first(lambda: _join(shards, path, counted, total))
+        shards = sharded_map.Shards(folder, "lines", ".json", total, min(shard_size, _PASSAGES))
+        shards.write(collection.candidates(), make, lambda shard, made: files.write_json(shard, made._asdict()))
+        hosts.on_first(lambda: _join(shards.paths, path, counted, total))
     hosts.on_first(lambda: files.remove(folder))
     return hosts.on_first(lambda: files.read_json(counted))
 

@@ -109,7 +109,7 @@ class Ranker:
     def _words(self, kind: IndexKind) -> Ranking:
         candidates, texts = len(self._value.candidates), list(self._value.queries.values())
         index = indexes.open_words(kind, self._collection, candidates)
-        among = functools.partial(_by_words, index, candidates, texts)
+        among = functools.partial(by_words, index, candidates, texts)
         of_index = self._collection.index(kind.name).rglob("*")
         notes = {**costs.FREE, costs.BYTES: costs.bytes_of(of_index, len(index))}
         return self._ask(index, texts, kind.system_of(index))._replace(among=among, notes=notes)
@@ -127,7 +127,7 @@ class Ranker:
             stored = (collection.index(kind.name), "*") if kind.is_saved else (collection.embeddings(system), _EMBEDDED)
             notes[costs.BYTES] = costs.bytes_of(stored[0].rglob(stored[1]), len(self._value.candidates))
         name = kind.system_of(index) if system == TRAINED else system
-        ranking = self._ask(index, queries_QE, name)._replace(notes=notes, among=_by_embeddings(collection, system))
+        ranking = self._ask(index, queries_QE, name)._replace(notes=notes, among=by_embeddings(collection, system))
         return ranking if system == TRAINED else ranking._replace(on_validation=None)
 
     def _ask(self, index: Any, queries: Any, system: str) -> Ranking:
@@ -139,7 +139,7 @@ class Ranker:
         return ranking._replace(on_validation=on_validation)
 
 
-def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
+def by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
     """Scores [K] of some candidates for a query; 0 where they share no word."""
     (scores_N,), (rows_N,) = index.search([texts[number]], candidates)
     of_rows = np.zeros(candidates, np.float32)
@@ -147,7 +147,7 @@ def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, ro
     return of_rows[rows_K]
 
 
-def _by_embeddings(collection: Collection, system: str) -> Among:
+def by_embeddings(collection: Collection, system: str) -> Among:
     """Scores [K] of some candidates for the query of a number, by embeddings, which are read at the first call.
 
     A candidate's is that of its best window.

@@ -1,4 +1,7 @@
-"""Training of adapters alone (LoRA), as `train.lora` has it: what they stand on, and what that must still be."""
+"""Training of adapters alone (LoRA), as `train.lora` has it: what they stand on, and what that must still be.
+
+Where `train.lora.rank` is 0, `train_state.adapters_of` is None, and nobody calls what is here but `check_export`.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -26,8 +29,6 @@ _GROUP = "train.lora"
 def check(config: ConfigDict) -> None:
     """Checks the fields of adapters."""
     train, rank = config.train, f"config.{_GROUP}.rank={config.train.lora.rank}"
-    if not train.lora.rank:
-        return
     if not all(train.init_from.split(",")):
         raise UserError(f"{rank}: adapters stand on trained parameters, of every tower: set config.train.init_from")
     if train.parameters != "float32":
@@ -40,8 +41,6 @@ def check(config: ConfigDict) -> None:
 def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
     """The shapes of a model's parameters with its adapters, and what is frozen in the type that it is kept in."""
     fields = config.train.lora
-    if not fields.rank:
-        return params
     trained, others = frozen.split(lora.with_shapes(params, fields.rank, fields.targets))
     if not others:
         raise UserError(f"config.{_GROUP}.targets={tuple(fields.targets)}: no matrix of the encoder is one of them")
@@ -51,7 +50,7 @@ def with_shapes(config: ConfigDict, params: Mapping[str, Any]) -> Any:
 
 def filled(config: ConfigDict, params: Mapping[str, Any], like: Mapping[str, Any]) -> Any:
     """The parameters of a model with the adapters that training begins with; `like` as `with_shapes` gives them."""
-    return lora.together(params, lora.initial(like, config.seed)) if config.train.lora.rank else params
+    return lora.together(params, lora.initial(like, config.seed))
 
 
 def check_export(config: ConfigDict) -> None:
@@ -92,7 +91,7 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
 
 def merged(config: ConfigDict, params: Any) -> Any:
     """The parameters without adapters, whose products are added to what they stand beside, in float32."""
-    return lora.merged(params, adapter_scale(config)) if config.train.lora.rank else params
+    return lora.merged(params, adapter_scale(config))
 
 
 def check_base(record: Mapping[str, Any], base: Sequence[Path], folder: Path) -> None:

@@ -67,44 +67,48 @@ class Distinct(Generic[T]):
 class TextEmbedder:
     """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
 
-    def __init__(self, towers: ExportedTowers):
+    def __init__(self, towers: ExportedTowers, embedder: Embedder | None = None):
+        """`embedder` is of towers that differ by parameters and prompts alone; by default it is made."""
         texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
-        self._tokens = functools.partial(query_tokens, *texts)
-        self._windows = functools.partial(candidate_windows, *texts)
-        embedder = Embedder(*texts, mesh)
-        self._query_tower, self._document_tower = embedder.queries(towers.params), embedder.documents(towers.params)
-        self._embed_rows = embedder.embed_rows
-        self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
-        self._sizes |= {name: towers.config.encode[name] for name in ("shard_size", "batch_tokens")}
+        embedder = embedder or Embedder(*texts, mesh)
+        self._towers = {QUERIES: embedder.queries(towers.params), DOCUMENTS: embedder.documents(towers.params)}
+        self._rows = {QUERIES: lambda items: [[ids] for ids in query_tokens(*texts, items)]}
+        self._rows[DOCUMENTS] = functools.partial(candidate_windows, *texts)
+        self._embed_rows, self._shard_size = embedder.embed_rows, towers.config.encode.shard_size
+        self._sizes = {"longest": longest_text(towers.config), "multiple": mesh.size}
+        self._sizes["batch_tokens"] = towers.config.encode.batch_tokens
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E], in memory."""
-        return self._embed_rows(self._query_tower, self._tokens(texts))
+        return self._embed(QUERIES, texts)
 
     def documents(self, items: Sequence[Candidate]) -> np.ndarray:
         """The same of documents; of long ones that of the beginning."""
-        return self._embed_rows(self._document_tower, [windows[0] for windows in self._windows(items)])
+        return self._embed(DOCUMENTS, items)
 
-    def write_queries(self, folder: Path, name: str, queries: Iterable[str], total: int) -> None:
-        """Embeds texts by the query tower into files, as `encoding.encode` does; those that are there are kept."""
-        rows = lambda texts: [[ids] for ids in self._tokens(texts)]  # noqa: E731
-        self._write(folder, name, queries, total, rows, self._query_tower)
+    def write(
+        self, folder: Path, name: str, side: str, texts: Iterable[tuple[str, Any]], total: int, **options: Any
+    ) -> None:
+        """Embeds texts with their ids into files, as `encoding.encode` does; those that are there are kept.
 
-    def write_documents(self, folder: Path, name: str, documents: Iterable[Candidate], total: int) -> None:
-        """The same of documents, by theirs."""
-        self._write(folder, name, documents, total, self._windows, self._document_tower)
+        Args:
+          side: QUERIES or DOCUMENTS, whose tower embeds them.
+          options: `form` and `older` of `encoding.encode`.
+        """
+        options |= {**self._sizes, "shard_size": self._shard_size}
+        encoding.encode(folder, name, texts, total, self._rows[side], self._towers[side], **options)
 
     def score_all(
         self, folder: Path, queries: Sequence[str], pairs: Callable[[], Iterable[tuple[int, Candidate]]], total: int
     ) -> tuple[np.ndarray, float | None]:
-        """As `PairScorer.score_all`: the inner products [P]; embeddings lie in files, as of `write_queries`.
+        """As `PairScorer.score_all`: the inner products [P]; embeddings lie in files.
 
         A document is embedded once, whatever the number of its pairs, and one host multiplies.
         """
         began = time.perf_counter()
         documents = Distinct(lambda: (document for _, document in pairs()), grouping.number)
-        self.write_queries(folder, QUERIES, queries, len(queries))
-        self.write_documents(folder, DOCUMENTS, documents, len(documents))
+        self.write(folder, QUERIES, QUERIES, numbered(queries), len(queries))
+        self.write(folder, DOCUMENTS, DOCUMENTS, numbered(documents), len(documents))
         hosts.on_first(lambda: None)  # from here on the files of all hosts are there
         stored = [encoding.StoredRows(folder, name) for name in (QUERIES, DOCUMENTS)]
         scores_P, remaining = np.empty(total, np.float32), iter(pairs())
@@ -114,11 +118,13 @@ class TextEmbedder:
             scores_P[start : start + _PAIRS] = np.einsum("pe,pe->p", query_PE, document_PE)
         return scores_P, (time.perf_counter() - began) / max(1, total)
 
-    def _write(
-        self, folder: Path, name: str, texts: Iterable, total: int, rows: Callable, tower: encoding.Embed
-    ) -> None:
-        numbered = ((str(place), text) for place, text in enumerate(texts))
-        encoding.encode(folder, name, numbered, total, rows, tower, **self._sizes)
+    def _embed(self, side: str, texts: Sequence[Any]) -> np.ndarray:
+        return self._embed_rows(self._towers[side], [rows[0] for rows in self._rows[side](texts)])
+
+
+def numbered(texts: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """Texts with their places as ids."""
+    return ((str(place), text) for place, text in enumerate(texts))
 
 
 class _Embedders(PublishedKind):

@@ -1,11 +1,11 @@
 """Trained models, opened for a stage that works with them: a run's own or its base's, or another work directory's."""
 
+import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
@@ -40,87 +40,34 @@ class Trained(NamedTuple):
     model: Any
 
 
-class PairScorer(Protocol):
-    """What the kind 'reranker' opens. Threads may ask together."""
-
-    def scores(self, queries: Sequence[str], documents: Sequence[Candidate]) -> np.ndarray:
-        """The score of each query with the document beside it, float32 [P]; a higher one is better."""
-        ...
-
-    def scores_of(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
-        """How well each of a few documents answers a query, float32 [N]."""
-        ...
-
-    def rows_of(self, query: str, documents: Sequence[Candidate], room: int = 0) -> list[list[int]]:
-        """The token ids of a query with each document, for `logits`.
-
-        Args:
-          room: tokens that the query, and a row, may have beyond those that the model takes. A pair is cut where it has
-            another row with room.
-        """
-        ...
-
-    def logits(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """The logit of each of a few pairs, float32 [N]: its sigmoid says how likely the document is relevant."""
-        ...
-
-    def scores_of_logits(self, logits: np.ndarray) -> np.ndarray:
-        """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
-        ...
-
-    def compile(self, count: int) -> None:
-        """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
-
-    def score_all(
-        self,
-        folder: Path,
-        queries: Sequence[str],
-        pairs: Callable[[], Iterable[tuple[int, Any]]],
-        total: int,
-        text_of: Callable[[Any], Candidate] = lambda document: document,
-    ) -> tuple[np.ndarray, float | None]:
-        """The scores [P] of pairs, in their order, by files: a run that was killed goes on after the last one.
-
-        Every host scores files of its own.
-
-        Args:
-          folder: where the files lie.
-          queries: the texts of all queries.
-          pairs: gives the place of a query, and what `text_of` finds a document by, each time that it is called.
-          total: how many pairs there are.
-
-        Returns:
-          The scores, and the seconds that one takes; None where an earlier process has scored all.
-        """
-        ...
-
-    def write(self, folder: Path) -> None:
-        """Writes the model and its tokenizer into a folder that is there, for Hugging Face's libraries."""
-
-
-class TextEncoder(Protocol):
-    """What kinds open that make no embeddings of texts, but a vector for every token, or weights of terms.
+class TextEncoder(abc.ABC):
+    """A model that makes no embeddings of texts, but a vector for every token, or weights of terms.
 
     Attributes:
       config: that the model was trained with, with how it encodes here.
       similarity: of a query and a document: 'MaxSim' or 'dot'.
     """
 
-    config: ConfigDict
-    vocabulary: Vocabulary
-    similarity: str
+    similarity: ClassVar[str]
 
+    def __init__(self, run: ConfigDict, trained: Trained):
+        """Args are the run's config and the model."""
+        self.config, self.vocabulary, self.model = trained
+        self.config = self.config.copy_and_resolve_references()
+        self.config.update({"encode": run.encode, "mesh": run.mesh})
+        self.config.encode.windows = 1  # of long documents the beginning is encoded, as in training
+
+    @abc.abstractmethod
     def encode_queries(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
-        ...
 
+    @abc.abstractmethod
     def encode_documents(self, items: Sequence[Candidate], /) -> Any:
         """The same of documents."""
-        ...
 
+    @abc.abstractmethod
     def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
         """Exact search among encoded documents: from encoded queries and k to scores and rows [Q, k]."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,11 +182,17 @@ class EncoderKind(PublishedKind):
 
     Attributes:
       says_so: whether a folder says that it has such a model.
+      opened: looks at a folder; its `files` say what the model does.
       encoder: of the config of a run and a model.
     """
 
     says_so: Callable[[Path], bool]
+    opened: Callable[[Path], Any]
     encoder: Callable[[ConfigDict, Trained], Any]
+
+    def check_folder(self, run: Run, folder: Path, field: str) -> Sequence[Path]:
+        """As `PublishedKind.check_folder`."""
+        return self.opened(folder).files
 
     def read(self, config: ConfigDict, folder: Path) -> Trained:
         """The model of a folder, whose sizes, lengths and prompts replace those of `config` in a copy."""
