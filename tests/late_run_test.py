@@ -115,9 +115,9 @@ def test_own_passages_are_served(trained, inputs, tmp_path):
     same(lists["maxsim"], expected)
 
 
-def test_vectors_of_few_bytes(trained, inputs, tmp_path):
+def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim", "report"), "late.depth": 10}
-    changes |= {"late.stored": "residual2", "late.exact": True}
+    changes |= {"late.stored": "residual2", "late.exact": True, "late.fde": ("4x2x8", "20x3x8")}
     run = make_run("colbert", inputs, tmp_path / "run", **changes)
     preflight.check(run, run.config.stages)
     execute(run)
@@ -125,5 +125,8 @@ def test_vectors_of_few_bytes(trained, inputs, tmp_path):
     counts = records.details(run, "tokens")["reqa"]
     assert counts["bytes a passage"] == pytest.approx(6 * sizes.mean(), abs=0.1) and counts["dimensions"] == 8
     systems = {row["system"] for row in result_files.rows([run.folder / "late"])}
-    assert systems == {"bm25+maxsim@10", "maxsim"}
+    assert systems == {"bm25+maxsim@10", "maxsim", "muvera-4x2x8+maxsim@10", "muvera-20x3x8+maxsim@10"}
+    told = records.details(run, "maxsim")["reqa, muvera-20x3x8+maxsim@10"]
+    assert told["bytes a passage"] == pytest.approx(6 * sizes.mean() + 4 * 20 * 8 * 8, abs=0.2)
+    assert 0 < told["recall of the exact 10"] <= 1
     assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()

@@ -1,4 +1,4 @@
-"""Search by MaxSim: vectors of few bytes, and their files."""
+"""Search by MaxSim: MUVERA's vectors, vectors of few bytes, and their files."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction import token_store
 from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings
+from retrieval.methods.late_interaction.muvera import Muvera, are_sizes, parts
 from retrieval.methods.late_interaction.residuals import Codec, packed
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
@@ -16,10 +17,47 @@ from retrieval.recipes.parameters import local_mesh
 from retrieval.search import sharded_map
 from retrieval.search.sharded_map import Shards
 
+QUERY = np.array([[0.6, 0.8], [0.8, -0.6]], np.float32)
+DOCUMENT = np.array([[1, 0], [0.8, 0.6], [-0.6, 0.8]], np.float32)
+
 
 def unit(rng, *shape):
     x = rng.normal(size=shape).astype(np.float32)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_muvera_of_the_worked_example():
+    """T8: two planes, the axes; part 0 of the document is empty, and its first and last token are one plane away."""
+    muvera = Muvera(2, 1, 2, 2)
+    muvera.cuts = [muvera.cuts[0]._replace(planes=np.eye(2, dtype=np.float32))]
+    corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.float32)
+    assert parts(corners, np.eye(2))[0].tolist() == [2, 3, 1, 0]
+    assert parts(DOCUMENT, np.eye(2))[0].tolist() == [3, 2, 1]
+    np.testing.assert_allclose(muvera.query(QUERY), [0, 0, 0, 0, 0.6, 0.8, 0.8, -0.6], atol=1e-6)
+    np.testing.assert_allclose(muvera.document(DOCUMENT), [1, 0, -0.6, 0.8, 0.8, 0.6, 1, 0], atol=1e-6)
+    assert muvera.query(QUERY) @ muvera.document(DOCUMENT) == pytest.approx(1.76)
+
+
+def test_larger_vectors_of_muvera_are_nearer_to_maxsim():
+    rng = np.random.default_rng(0)
+    queries, documents = unit(rng, 20, 6, 16), unit(rng, 60, 10, 16)
+    exact = np.einsum("qae,nle->qnal", queries, documents).max(axis=3).sum(axis=2)
+
+    def correlation(repetitions, planes, size):
+        muvera = Muvera(16, repetitions, planes, size)
+        assert muvera.size == repetitions * 2**planes * size
+        estimates = np.stack([muvera.query(q) for q in queries]) @ np.stack([muvera.document(d) for d in documents]).T
+        return np.corrcoef(estimates.reshape(-1), exact.reshape(-1))[0, 1]
+
+    small, projected, large = correlation(1, 2, 16), correlation(30, 4, 8), correlation(30, 4, 16)
+    assert small < projected < large and large > 0.7
+    assert (Muvera(16, 2, 2, 8).document(np.zeros((0, 16), np.float32)) == 0).all()
+    np.testing.assert_array_equal(Muvera(16, 2, 2, 8).query(queries[0]), Muvera(16, 2, 2, 8).query(queries[0]))
+
+
+def test_sizes_are_read():
+    assert are_sizes(("1x0x1", "20x5x16"))
+    assert not are_sizes(("20x5",)) and not are_sizes("20x5x16") and not are_sizes(("0x5x16",))
 
 
 def test_buckets_of_the_worked_example():
@@ -125,5 +163,5 @@ def test_nothing_to_rank_is_refused():
     fields = make_config("colbert", **{"late.systems": ()}).late
     with pytest.raises(UserError, match=r"late.systems=\(\) ranks nothing"):
         check_settings(fields)
-    fields.exact = True
+    fields.fde = ("4x2x8",)
     check_settings(fields)

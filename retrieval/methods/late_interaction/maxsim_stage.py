@@ -1,4 +1,4 @@
-"""The stage `maxsim`: the results of systems in the order of exact MaxSim.
+"""The stage `maxsim`: the results of systems in the order of exact MaxSim, those of MUVERA's vectors among them.
 
 Whatever finds the first results, their scores are the same. BM25's, ranked so, are the baseline of every index of
 token vectors (MacAvaney & Tonellotto 2024).
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common import files
@@ -19,6 +20,7 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
+from retrieval.methods.late_interaction.muvera import Muvera
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
@@ -28,6 +30,7 @@ from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import costs, ranked_lists
 from retrieval.runs.ranking.collection import set_names
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
+from retrieval.search.exact import ExactIndex, recall
 from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
@@ -68,23 +71,38 @@ def _rank(
     stored.check("queries", list(judged.queries))
     documents.check("candidates", judged.candidates)
     queries, longest = stored.as_queries(), max(1, int(documents.sizes.max(initial=1)))
+
+    def best_of(rows_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return best(of_candidates(queries, documents, rows_QK, longest), rows_QK, fields.depth)
+
     for each in lists:
         _, rows_QK = others(each.lists, value, fields.depth)
         ranked_lists.check_texts(documents, value, [int(rows_QK.max(initial=-1))])
         began, name = time.perf_counter(), f"{each.system}+{SYSTEM}@{fields.depth}"
-        lists_QK = best(of_candidates(queries, documents, rows_QK, longest), rows_QK, fields.depth)
-        notes = {costs.AFTER: each.system}
+        lists_QK, notes = best_of(rows_QK), {costs.AFTER: each.system}
         rankings.append(Ranking(name, *lists_QK, time.perf_counter() - began, notes=notes))
+    whole_QK, depth = None, min(fields.depth + bool(judged.own), len(documents))
     if fields.exact:
-        began, depth = time.perf_counter(), min(fields.depth + bool(judged.own), len(documents))
-        lists_QK = others(ranked(queries, documents, longest, depth), judged, fields.depth)
-        rankings.append(Ranking(SYSTEM, *lists_QK, time.perf_counter() - began))
+        began = time.perf_counter()
+        scores_QK, whole_QK = others(ranked(queries, documents, longest, depth), judged, fields.depth)
+        rankings.append(Ranking(SYSTEM, scores_QK, whole_QK, time.perf_counter() - began))
+    for size in fields.fde:
+        muvera = Muvera(documents.dimensions, *map(int, size.split("x")), seed=config.seed)
+        index = ExactIndex(np.stack([muvera.document(documents[row]) for row in range(len(documents))]))
+        queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in zip(*queries)])
+        began, name = time.perf_counter(), f"muvera-{size}+{SYSTEM}@{fields.depth}"
+        _, first_QK = others(index.search(queries_QX, depth), judged, fields.depth)
+        lists_QK, seconds = best_of(first_QK), time.perf_counter() - began
+        notes: dict[str, Any] = {costs.BYTES: round(documents.bytes / len(documents) + 4 * muvera.size, 1)}
+        if whole_QK is not None:
+            notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], first_QK), 4) for k in (1, 10, 100)}
+        rankings.append(Ranking(name, *lists_QK, seconds, notes=notes))
     return value, rankings
 
 
 def check_settings(fields: ConfigDict) -> None:
     """Checks that something is ranked, by the group `late` of the config."""
-    if not (fields.systems or fields.exact):
+    if not (fields.systems or fields.exact or fields.fde):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
 
 
@@ -97,8 +115,11 @@ def check(run: Run) -> None:
 
 def read(config: ConfigDict) -> Sequence[str | Read]:
     """What the stage reads: vectors, and the runs of `evaluate` where some are ranked."""
-    evaluated = ["evaluate"] if config.late.systems else []
-    return [Read("sets", must_match=True), Read("tokens", required=True), *evaluated]
+    return [
+        Read("sets", must_match=True),
+        Read("tokens", required=True),
+        *(["evaluate"] if config.late.systems else []),
+    ]
 
 
 STAGES.register(
@@ -107,7 +128,7 @@ STAGES.register(
         maxsim,
         check_config=(of_fields(check_settings, "late"),),
         check=(check, devices.check),
-        fields=("late.systems", "late.depth", "late.exact", "evaluate.metrics"),
+        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),
