@@ -10,11 +10,14 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 from support import bert_folders, exported
+from support.tiny import make_run
 
 import retrieval
 from configs import published
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
+from retrieval.data.sets.beir import Candidate
+from retrieval.methods.reranker.trained import RERANKERS
 from retrieval.models.text import Text
 from retrieval.runs.pipeline.work_directory import kept_config
 from retrieval.runs.weights import published_weights as bert_weights
@@ -152,10 +155,10 @@ def prompted(folder, **pooling):
     return folder
 
 
-def hidden_states(folder, text):
-    """Of the encoder alone, [L, H]."""
+def hidden_states(folder, text="", row=None):
+    """Of the encoder alone, [L, H], for a text or a row of tokens."""
     vocabulary, encoder = exported.VOCABULARY, bert_folders.load(folder).encoder
-    ids = np.array([vocabulary.single(vocabulary.encode(text), 40)], np.int32)
+    ids = np.array([row or vocabulary.single(vocabulary.encode(text), 40)], np.int32)
     batch = Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
     return np.asarray(nnx.jit(lambda encoder, text: encoder(text, dropout_key=None))(encoder, batch))[0]
 
@@ -169,6 +172,28 @@ def test_documents_have_no_prompt_of_another_name(document, folder, caplog):
     np.testing.assert_allclose(retrieval.load(folder).encode_documents(["dog"])[0], expected, atol=1e-5)
     assert "before queries 'a dog: ', before documents ''" in caplog.text
     assert "its prompts passage stand before no text unless named" in caplog.text
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Identity"])
+def test_a_cross_encoder_may_be_made_of_modules(folder, activation, tmp_path, inputs):
+    """Of a pair in one row without token types, cut to the folder's own length."""
+    add(dense(folder, W1, B1), "LayerNorm", {"norm.weight": SCALE, "norm.bias": SHIFT}, dimension=12)
+    dense(folder, W2[:1], B1[:1], module_output_name="scores")
+    kind = "linear" if activation == "Identity" else "activation"
+    settings = {"model_type": "CrossEncoder", "activation_fn": f"{TORCH}.{kind}.{activation}"}
+    (folder / SETTINGS).write_text(json.dumps(settings))
+    set_keys(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    set_keys(folder / LENGTHS, max_seq_length=12)
+    row = exported.VOCABULARY.pair(*map(exported.VOCABULARY.encode, ("the fox", "a dog " * 9)), 12)
+    x = hidden_states(folder, row=row).mean(axis=0, keepdims=True)
+    score = ((standard(x @ W1.T + B1) * SCALE + SHIFT) @ W2[:1].T + B1[:1]).item()
+    run = make_run("bm25", inputs, tmp_path / "run", **{"model.dtype": "float32"})
+    reranker = RERANKERS.open(run, str(folder), "config.rerank.model")
+    scores = reranker.scores_of("the fox", [Candidate("", "", "a dog " * 9)])
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-score)) if activation == "Sigmoid" else score, atol=1e-4)
+    set_keys(folder / "4_Dense" / "config.json", out_features=2)
+    with pytest.raises(UserError, match="copy both again"):
+        RERANKERS.check(run, str(folder), "config.rerank.model")
 
 
 def test_a_prompt_is_chosen_by_its_name(folder, caplog):

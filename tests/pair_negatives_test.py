@@ -172,7 +172,7 @@ BAD = [
     ({"mine.margin": 3.0}, "no question has a negative left, from '0'"),
     ({"pairs.files": "lone.jsonl"}, r"lone\.jsonl: no query with a positive is left"),
     ({"mine.model": "reranker"}, "config.mine.model=.*: a cross-encoder, which embeds nothing; name an embedder"),
-    ({"mine.reranker": "model"}, "embedder: made of several modules; take a model for sequence classification"),
+    ({"mine.reranker": "model"}, "embedder: its modules do not end in a Dense of one score; take another cross-enc"),
     ({"stages": ("mine", "pairs")}, "leave 'pairs' out of config.stages"),
 ]
 

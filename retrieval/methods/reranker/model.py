@@ -8,7 +8,7 @@ It is read from folders that `transformers` and `sentence_transformers.CrossEnco
 Letters of shapes beside those of `text`: C classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from flax import nnx
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import model_folder
 from retrieval.models import encoder_folder, encoder_tensors, export_files, known_keys
 from retrieval.models.dropout import dropout, split
 from retrieval.models.encoder_folder import EncoderFolder
@@ -34,8 +33,8 @@ from retrieval.models.text import Text
 from retrieval.models.tower_head import ACTIVATIONS
 from retrieval.models.transformer import INIT, Transformer, norm
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.models.warm_start import replace_parameters
 
+Model = TypeVar("Model", bound=nnx.Module)
 Meaning = TypeVar("Meaning")
 
 # What sentence-transformers makes of the one logit, so that its scores are ours: itself, p(relevant), or its logarithm.
@@ -179,8 +178,6 @@ def check_cross_encoder(folder: EncoderFolder) -> dict[str, Any]:
     Raises:
       UserError: it has none, or it is not understood what the library makes of the logit.
     """
-    if model_folder.has_modules(folder.path) and len(model_folder.modules(folder.path)) > 1:
-        raise UserError(f"{folder.path}: made of several modules; take a model for sequence classification")
     needed = {_POOLER, _NORM} & FAMILIES[folder.family].modules.keys()
     if folder.classes not in (1, 2) or not all(map(folder.has, needed)):
         there = f"a {folder.family} whose classifier has {folder.classes} classes"
@@ -218,7 +215,15 @@ def load_cross_encoder(folder: EncoderFolder, config: TransformerConfig) -> Cros
         head = folder.classifier({name: shapes for name, shapes in like.items() if name != "encoder"})
         return {"encoder": folder.encoder(like["encoder"])} | head
 
-    replace_parameters(model, of_folder)
+    return with_parameters(model, of_folder)
+
+
+def with_parameters(model: Model, read: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Model:
+    """The model with the parameters that `read` gives by the shapes of its own."""
+    state = nnx.state(model, nnx.Param)
+    params = read(nnx.to_pure_dict(state))
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+    nnx.update(model, state)
     return model
 
 

@@ -9,7 +9,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
 from retrieval.data.tokenizers import vocabularies
 from retrieval.methods.reranker import model as cross_encoder
-from retrieval.methods.reranker import yes_no
+from retrieval.methods.reranker import modules, yes_no
 from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, load_cross_encoder
 from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
@@ -76,13 +76,14 @@ def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows
     length = length or _own_length(folder)
     if yes_no.is_judge(folder):
         return yes_no.opened(folder, vocabulary, length, field)
-    check_cross_encoder(folder)
+    is_modular = modules.is_modular(folder)
+    (modules.check if is_modular else check_cross_encoder)(folder)
     pair = pair_of(vocabulary)
     if pair.of_first == 0 and folder.sizes["type_vocab_size"] > 1:
         raise UserError(f"{folder.path}: its tokenizer gives token types that no token parts; take another model")
     if length < (least := sum(map(len, pair[:3])) + 2):
         raise UserError(f"config.rerank.length={length}: no room for a query and a document: set {least} at least")
-    return JoinedRows(vocabulary, length), load_cross_encoder
+    return JoinedRows(vocabulary, length), modules.load if is_modular else load_cross_encoder
 
 
 def _own_length(folder: EncoderFolder) -> int:

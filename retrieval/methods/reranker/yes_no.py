@@ -19,13 +19,12 @@ from retrieval.common.runtime import model_folder
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.template import PairTemplate
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of
+from retrieval.methods.reranker.model import SIGMOIDS, CrossEncoder, activation_of, settings_of, with_parameters
 from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY
 from retrieval.models.rngs import Rngs
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.models.warm_start import replace_parameters
 from retrieval.runs.weights.pair_scorer import JoinedRows
 
 _log = logging.getLogger(__name__)
@@ -119,8 +118,7 @@ def opened(
         rows_VH = folder.output_layer()
         head = {"classifier": {"kernel": (rows_VH[yes[0]] - (rows_VH[no[0]] if no else 0))[:, None]}}
         model = CrossEncoder(config, 1, sigmoid=sigmoid, rngs=Rngs(0))
-        replace_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
-        return model
+        return with_parameters(model, lambda like: {"encoder": folder.encoder(like["encoder"])} | head)
 
     return rows, load
 
