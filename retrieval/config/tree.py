@@ -3,11 +3,13 @@
 `Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from retrieval.common.errors import UserError, unknown_name
-from retrieval.config import fields, removed_fields
+from retrieval.config import fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
     NUMBER,
@@ -418,12 +420,20 @@ def defaults() -> dict[str, Any]:
     return {path: field.default for path, field in declared().items()}
 
 
+def explained(field: str) -> str:
+    """An error's message for a field that is gone, alone or with its group; empty for any other."""
+    tables = tomllib.loads(Path(__file__).with_name("removed_fields.toml").read_text(encoding="utf-8"))
+    ways = tables.pop("replaced") | {name: of["instead"] for of in tables.values() for name in of["names"].split()}
+    gone = next((name for name in ways if f"{field}.".startswith(f"{name}.")), "")
+    return gone and f"config.{field} is gone: {ways[gone]}"
+
+
 def check(values: Mapping[str, Any]) -> None:
     """Checks that a config has every field, and no other, each with a value that it may have."""
     set_values = dict(flatten(values))
     for path in set_values:
         if path not in declared():
-            if message := removed_fields.explained(path):
+            if message := explained(path):
                 raise UserError(message)
             raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
     for path, field in declared().items():
