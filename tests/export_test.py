@@ -97,14 +97,13 @@ def test_text_embeddings_inference_reads_an_export_or_its_card_says_why_not(fold
     assert "the folders `query` and `document`, each by itself" in card
     assert 'Ask with `"normalize": true, "dimensions": 5`' in card
     changes = {"model.tied": True, "model.pooling": "weighted_mean", "model.head": ("normalize", "dense:4:gelu")}
-    changes |= {"model.embed_dim": 0, "export.tei": False}
+    changes |= {"model.embed_dim": 0}
     refused = exported.export(exported.work_directory(tmp_path / "refused", **changes))
     card, found = (refused / "README.md").read_text(), tei_folder.problems(refused)
     for reason in ("normalisation before a dense layer", "gelu behind a dense layer", "pooling `weighted_mean`"):
         assert reason in card
-    package = "sentence_transformers.sentence_transformer.modules"
     assert found[0] == "1_Pooling: neither cls nor mean nor the last token"
-    assert {"modules.json: Normalize is not the last module", f"modules.json: {package}.Dense"} < set(found)
+    assert "modules.json: Normalize is not the last module" in found
 
 
 @pytest.mark.parametrize("name", ["document/config.json", "document/2_Dense/model.safetensors", model_folder.SUMS])

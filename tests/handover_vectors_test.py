@@ -51,23 +51,6 @@ def test_duckdb(tmp_path):
     assert base.execute(sql, [parts]).fetchone()[0] == len(wanted) > 10
 
 
-def test_faiss(tmp_path):
-    faiss = package("faiss")
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, breaks=False)
-    path, block = written("faiss", tmp_path, vectors, embeddings), block_of(vectors)
-    index = faiss.read_index(str(path / "index"))
-    ids = [line.rstrip("\n") for line in (path / "docid").open(encoding="utf-8", newline="\n")]
-    assert ids == block.ids and index.reconstruct_n(0, ROWS).tobytes() == embeddings.tobytes()
-    assert type(index) is faiss.IndexFlatIP and index.is_trained
-
-    def search(vector):
-        return [ids[row] for row in index.search(np.array([vector], np.float32), 10)[1][0]]
-
-    assert_same_hits(vectors, path, search)
-    faiss.write_index(index, str(tmp_path / "again"))
-    assert (tmp_path / "again").read_bytes() == (path / "index").read_bytes()
-
-
 def run_guide(title, monkeypatch, tmp_path, **names):
     """Runs the lines of the guide about a system; returns the names that they have made."""
     page = (Path(__file__).parents[1] / "docs" / "guides" / "handover.md").read_text(encoding="utf-8")

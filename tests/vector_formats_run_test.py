@@ -46,7 +46,7 @@ def table_of(folder, name="vectors"):
 
 
 def test_the_corpus_is_handed_over(encoded):
-    folder = handed(encoded, "table", "faiss")
+    folder = handed(encoded, "table", "vertex")
     table, stored = table_of(folder), encoded.embeddings("corpus", "trained")
     passages = [passage for path in encoded.passages for passage in beir.read_candidates(path)]
     rows = StoredRows(stored, "candidates")[:]
@@ -62,7 +62,7 @@ def test_the_corpus_is_handed_over(encoded):
         best = np.argsort(-(rows @ np.array(vector, np.float32)), kind="stable")[:10]
         assert set(expected) == {passages[row].id for row in best}
     told = records.record_of(encoded, "handover")["details"]
-    assert told["collection"] == "corpus" and told["table"]["rows"] == told["faiss"]["rows"] == len(passages)
+    assert told["collection"] == "corpus" and told["table"]["rows"] == told["vertex"]["rows"] == len(passages)
 
 
 def test_a_set_is_handed_over_with_its_queries(encoded):
@@ -77,9 +77,9 @@ def test_a_set_is_handed_over_with_its_queries(encoded):
 
 
 def test_it_runs_again_with_the_same_bytes(encoded):
-    folder = handed(encoded, "faiss")
+    folder = handed(encoded, "vertex")
     before = (folder / "manifest.json").read_bytes()
-    assert handed(encoded, "faiss") == folder and (folder / "manifest.json").read_bytes() == before
+    assert handed(encoded, "vertex") == folder and (folder / "manifest.json").read_bytes() == before
     assert (folder.parent / "table").exists()  # of the other hand-overs
 
 
@@ -159,7 +159,7 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     ("targets", "fields", "message"),
     (
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
-        ((), {}, "name one or more of faiss, table"),
+        ((), {}, "name one or more of table, vertex"),
         (("table", "table"), {}, "each once"),
         (("table",), {"collection": "rega"}, "name one that .* has embeddings of: reqa, corpus"),
         (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),

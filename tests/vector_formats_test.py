@@ -1,7 +1,6 @@
 """What is handed over, read back by parsers of the formats; what is refused."""
 
 import json
-import struct
 
 import numpy as np
 import pyarrow
@@ -69,15 +68,6 @@ def test_the_same_input_gives_the_same_bytes(name, tmp_path):
     assert rows["check.jsonl"] == 50 and 40 in rows.values() and rows["README.md"] is None
 
 
-def test_a_faiss_folder_comes_back(tmp_path):
-    vectors, embeddings = made(breaks=False)
-    path = written("faiss", tmp_path, vectors, embeddings)
-    data = (path / "index").read_bytes()
-    assert data[:4] == b"IxFI" and struct.unpack_from("<iq", data, 4) == (16, 40)
-    assert data[-embeddings.nbytes :] == embeddings.tobytes()
-    assert struct.unpack_from("<Q", data, len(data) - embeddings.nbytes - 8) == (40 * 16,)
-
-
 def test_vertex_and_its_index(tmp_path):
     vectors, embeddings = made(columns=COLUMNS)
     path, block = written("vertex", tmp_path, vectors, embeddings), block_of(vectors)
@@ -124,40 +114,38 @@ def test_a_folder_of_something_else_stays(tmp_path):
 def test_a_store_gets_the_manifest_last(tmp_path):
     bucket = toy_store.bucket(tmp_path / "store")
     vectors, embeddings = made(breaks=False)
-    local = written("faiss", tmp_path / "local", vectors, embeddings)
+    local = written("vertex", tmp_path / "local", vectors, embeddings)
 
     def write():
-        arguments = TARGETS["faiss"], vectors, None, checks(vectors, embeddings)
+        arguments = TARGETS["vertex"], vectors, None, checks(vectors, embeddings)
         return folder.write("s3://bucket/x", *arguments, scratch=tmp_path)
 
-    bucket.fails = toy_store.dies_at("write", "docid")
-    with pytest.raises(UserError, match=r"x/faiss/.*cannot be written"):
+    bucket.fails = toy_store.dies_at("write", "index.json")
+    with pytest.raises(UserError, match=r"x/vertex/.*cannot be written"):
         write()
     bucket.fails = lambda kind, name: None
-    assert "bucket/x/faiss/manifest.json" not in bucket.names()
+    assert "bucket/x/vertex/manifest.json" not in bucket.names()
     for _ in range(2):
         write()
-        assert toy_store.contents(bucket.folder / "bucket" / "x", ["faiss"]) == toy_store.contents(
-            local.parent, ["faiss"]
+        assert toy_store.contents(bucket.folder / "bucket" / "x", ["vertex"]) == toy_store.contents(
+            local.parent, ["vertex"]
         )
         done = [each for each in bucket.log if each[0] != "list"]
-        assert done[-1] == ("write", "bucket/x/faiss/manifest.json") and len(done) > 4
-    assert done[-6] == ("delete", "bucket/x/faiss/manifest.json")
-    bucket.path("bucket/x/faiss/manifest.json").unlink()
-    bucket.path("bucket/x/faiss/thesis.md").write_text("mine")
+        assert done[-1] == ("write", "bucket/x/vertex/manifest.json") and len(done) > 4
+    assert done[-6] == ("delete", "bucket/x/vertex/manifest.json")
+    bucket.path("bucket/x/vertex/manifest.json").unlink()
+    bucket.path("bucket/x/vertex/thesis.md").write_text("mine")
     with pytest.raises(UserError, match="something else is there"):
         write()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["local", "store"]
 
 
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
-    path = written("faiss", tmp_path, *made(rows=8, breaks=False)) / "docid"
+    path = written("vertex", tmp_path, *made(rows=8)) / "data" / "data-00000.json"
     vectors, embeddings = made(rows=1, columns=("year",))
-    with pytest.raises(UserError, match=r"pyserini reads ids as lines, and 'a\\nb' is none"):
-        written("faiss", tmp_path, changed(vectors, ids=["a\nb"]), embeddings)
     with pytest.raises(UserError, match=r"year=2147483648 of .* is no whole number of 32 bits"):
         written("vertex", tmp_path, changed(vectors, metadata=[{"year": 1 << 31}]), embeddings)
-    verify(path.parent)
+    verify(path.parents[1])
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1
-    written("faiss", tmp_path, *made(rows=9, breaks=False))
+    written("vertex", tmp_path, *made(rows=9))
     assert len(lines(path)) == 9

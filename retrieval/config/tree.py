@@ -395,14 +395,12 @@ declare(
 declare(
     "export",
     license=Field("", _LICENSE, "license that the model card names"),
-    tei=Field(True, SWITCH, "whether modules have the names that Text Embeddings Inference knows; else today's"),
     onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
-    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
 )
 declare(
     "handover",
-    to=Field("table", TEXT, "targets, with commas: some of table, vertex and faiss"),
+    to=Field("table", TEXT, "targets, with commas: table, vertex, or both"),
     collection=Field("", TEXT, "whose vectors: corpus or a set; '': the corpus's, or those of the only set"),
     columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
     metadata=Field("", PATHS, 'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata'),

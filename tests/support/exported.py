@@ -96,7 +96,7 @@ def export(run):
     """Runs the stage; the folder that it writes. Its card says whether Text Embeddings Inference serves it."""
     runner.run_stage(run, "export")
     folder = run.folder / "export"
-    if recipe_of(run.config).has_towers and run.config.export.tei and not run.config.export.adapter:
+    if recipe_of(run.config).has_towers and not run.config.export.adapter:
         is_served = "Not for Text Embeddings Inference" not in (folder / "README.md").read_text()
         for tower in [folder] if run.config.model.tied else [folder / "query", folder / "document"]:
             assert is_served == (not (problems := tei_folder.problems(tower))), problems

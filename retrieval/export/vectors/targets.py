@@ -3,12 +3,10 @@
 table/     vectors/part-00000.parquet, ...: id, vector (fixed_size_list), title, text, metadata (JSON); vectors.json
            says what the vectors are, and so does each part's entry `retrieval.vectors`; queries/ and queries.json are
            the same of an evaluation set's queries
-faiss/     index, of inner products, as `faiss.write_index` writes it; docid, the ids in the order of its rows
 vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, the metadata of an index
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,35 +83,6 @@ def register(target: type[Target]) -> type[Target]:
     """Adds a target to TARGETS. To be used as a decorator."""
     TARGETS.register(target.name, target())
     return target
-
-
-@register
-class Faiss(Target):
-    """pyserini counts rows, so there is no `IndexIDMap`."""
-
-    name, title = "faiss", "a flat index of FAISS"
-    load = """    index = faiss.read_index("index")
-    ids = [line.rstrip("\\n") for line in open("docid", encoding="utf-8")]
-
-pyserini takes this folder in place of the name of an index: `FaissSearcher(".", encoder)`.
-"""
-
-    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
-        size, rows, once_used, inner_product = vectors.dimension, vectors.rows, 1 << 20, 0
-        head = struct.pack("<4siqqqBi", b"IxFI", size, rows, once_used, once_used, True, inner_product)
-        with (place.folder / "index").open("wb") as index, (place.folder / "docid").open("w", encoding="utf-8") as ids:
-            index.write(head + struct.pack("<Q", rows * size))
-            for block in vectors.blocks():
-                index.write(block.vectors.tobytes())
-                ids.writelines(f"{self._checked(id)}\n" for id in block.ids)
-        return {"index": rows, "docid": rows}
-
-    def _checked(self, id: str) -> str:
-        if not id or id != id.strip() or "\n" in id or "\r" in id:
-            raise UserError(
-                f"config.handover.to={self.name}: pyserini reads ids as lines, and {id!r} is none: give it another id"
-            )
-        return id
 
 
 @register
