@@ -8,16 +8,13 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from support.tiny_towers import LORA, VOCABULARY, make_config, run
+from support.tiny_towers import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.parameters import is_stacked, parameters_of
-from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import refresh_kind, training_length
-from retrieval.training import optimizer
 from retrieval.training.optimizer import accumulated, decayed, make_optimizer, with_masters
 from retrieval.training.schedules import SCHEDULES, begin_second
 
@@ -215,49 +212,3 @@ def test_lamb_takes_no_parameter_for_longer_than_its_limit(limit):
         assert lengths[0] < np.linalg.norm(kernel[layer]) < lengths[1]
         expected = lamb(kernel[layer], grads[:, layer], 0.01, 0.3, limit or math.inf)
         np.testing.assert_allclose(found["layers"]["kernel"][layer], expected, rtol=1e-5)
-
-
-def orthogonal(matrix):
-    """Five iterations of Newton and Schulz with Jordan's coefficients, of a matrix with fewer rows than columns."""
-    x = matrix / (np.linalg.norm(matrix) + 1e-8)
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    return x
-
-
-def test_muon_is_muon_on_matrices_of_layers_and_adam_elsewhere():
-    """Nesterov's momentum as Adam's bias correction has it; the update is 0.2 sqrt(longer side) as long."""
-    random = np.random.default_rng(0)
-    params, gradients = tree(random, (2, 3, 5), (3, 4)), [tree(random, (2, 3, 5), (3, 4)) for _ in range(4)]
-    settings = dict(**FULL, weight_decay=0.3)
-    found = updated(make_optimizer(**settings, name="muon", is_stacked=is_stacked), params, gradients)
-    adam = updated(make_optimizer(**settings), params, gradients)
-    np.testing.assert_array_equal(found["head"]["kernel"], adam["head"]["kernel"])
-    np.testing.assert_array_equal(found["layers"]["bias"], adam["layers"]["bias"])
-    for layer, matrix in enumerate(params["layers"]["kernel"].astype(np.float64)):
-        momentum = 0.0
-        for t, gradient in enumerate(gradients, 1):
-            gradient = gradient["layers"]["kernel"][layer]
-            momentum = 0.95 * momentum + 0.05 * gradient
-            ahead = 0.95 * momentum / (1 - 0.95 ** (t + 1)) + 0.05 * gradient / (1 - 0.95**t)
-            matrix = matrix - 0.01 * (0.2 * np.sqrt(5) * orthogonal(ahead) + 0.3 * matrix)
-        np.testing.assert_allclose(found["layers"]["kernel"][layer], matrix, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("changes", [LORA, pytest.param(TIED, marks=pytest.mark.long)])
-def test_training_by_muon_is_the_same_on_every_mesh(changes):
-    changes = {"train.optimizer": "muon", "train.learning_rate": 1e-3, **changes}
-    (expected, losses), (state, actual) = (run(make_config(fsdp, **changes)) for fsdp in (1, 4))
-    np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-    for (path, a), b in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(expected.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
-    moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim == 3]
-    assert moments and all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
-
-
-def test_muon_without_a_matrix_is_refused():
-    params = parameters_of(abstract_model(make_config(**{"model.encoder": "bow_mlp", **TIED}), VOCABULARY))
-    with pytest.raises(UserError, match=r"none is trained here: set config\.train\.optimizer=adam"):
-        optimizer.check_matrices("muon", params, is_stacked)
-    optimizer.check_matrices("adam", params, is_stacked)

@@ -269,7 +269,7 @@ declare(
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
     loss=Field("in_batch_softmax", _table("loss", "training.loss_kind.LOSSES"), "what is minimised"),
     # The optimizer.
-    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; muon: of layers' matrices, and Adam of the rest"),
+    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; lamb is ANCE's"),
     learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
     schedule=Field("linear", _SCHEDULE, "after the warm-up: fall to 0 (linear, cosine), stay (constant), both (wsd)"),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
