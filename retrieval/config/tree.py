@@ -252,7 +252,6 @@ declare(
 declare(
     "mesh",
     fsdp=Field(1, whole(1), "devices that share one copy of parameters and optimizer state; 1: each has its own"),
-    tensor=Field(1, whole(1), "devices that share heads and MLP of each layer, for the same rows; divides kv_heads"),
     replicate_below=Field(65_536, whole(0), "parameters with fewer values are whole on every device"),
 )
 

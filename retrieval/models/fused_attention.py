@@ -156,14 +156,12 @@ def _kernel_of(device: Any, head_size: int) -> Kernel | None:
 
 
 def _on_own_rows(kernel: Kernel) -> Kernel:
-    """The kernel on the rows and heads that each device has: a compiler cannot share a kernel out by itself."""
+    """The kernel on the rows that each device has: a compiler cannot share a kernel out by itself."""
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
 
     def call(heads: Heads, ids_RL: jax.Array) -> jax.Array:
-        spec = jax.typeof(heads[0]).sharding.spec
-        of_heads, of_rows = P(*spec[:2]), P(*spec[:1])
-        specs = ((of_heads, of_heads, of_heads), of_rows)
-        return jax.shard_map(kernel, in_specs=specs, out_specs=of_heads, check_vma=False)(heads, ids_RL)
+        rows = P(*jax.typeof(heads[0]).sharding.spec[:1])
+        return jax.shard_map(kernel, in_specs=(rows, rows), out_specs=rows, check_vma=False)(heads, ids_RL)
 
     return call

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.common.errors import UserError
-from retrieval.common.runtime.arrays import are_shared, is_on_cpu
+from retrieval.common.runtime.arrays import is_on_cpu
 from retrieval.models import cpu_attention, fused_attention, lora, positions
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
@@ -229,7 +229,7 @@ class Attention(nnx.Module):
             seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), mask)
         elif isinstance(mask, Biased):
             seen_RNDL = plain(heads, mask.mask_R1LM, rate, dropout_key, mask.bias_RNLM)
-        elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
+        elif config.dtype == "float32" and is_on_cpu():
             factor = factor_type(config.dtype, config.products)
             seen_RNDL = cpu_attention.attend(heads, mask, rate, dropout_key, factor)
         else:
