@@ -1,5 +1,6 @@
 """What is handed over, read back by parsers of the formats; what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,10 +12,7 @@ from support.handed_over import block_of, checks, made, questions, verify, writt
 
 from retrieval.common.errors import UserError
 from retrieval.export.vectors import folder
-from retrieval.export.vectors.metadata import Metadata
 from retrieval.export.vectors.targets import TARGETS
-
-COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
 
 def lines(path):
@@ -22,14 +20,12 @@ def lines(path):
 
 
 def test_the_table_comes_back(tmp_path):
-    vectors, embeddings = made(columns=COLUMNS)
+    vectors, embeddings = made()
     path = written("table", tmp_path, vectors, embeddings, vectors) / "vectors"
     table, block = parquet.read_table(path), block_of(vectors)
-    assert table.schema.names == ["id", "vector", "title", "text", "metadata", *COLUMNS]
+    assert table.schema.names == ["id", "vector", "title", "text", "metadata"]
     assert [table[name].to_pylist() for name in ("id", "title", "text")] == [block.ids, block.titles, block.texts]
     assert list(map(json.loads, table["metadata"].to_pylist())) == block.metadata
-    for name in COLUMNS:
-        assert table[name].to_pylist() == [of.get(name) for of in block.metadata]
     assert table.schema.field("vector").type == pyarrow.list_(pyarrow.float32(), 16)
     assert table["vector"].combine_chunks().flatten().to_numpy().tobytes() == block.vectors.tobytes()
     said = json.loads((tmp_path / "table" / "vectors.json").read_text())
@@ -61,7 +57,7 @@ def test_what_is_expected_are_the_best_of_all(tmp_path):
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_the_same_input_gives_the_same_bytes(name, tmp_path):
     for part in ("a", "b"):
-        written(name, tmp_path / part, *made(breaks=False, columns=COLUMNS))
+        written(name, tmp_path / part, *made(breaks=False))
     sums = [json.loads((tmp_path / part / name / "manifest.json").read_text()) for part in ("a", "b")]
     assert sums[0] == sums[1] and all(each["bytes"] for each in sums[0]["files"])
     rows = {each["file"]: each.get("rows") for each in sums[0]["files"]}
@@ -69,7 +65,7 @@ def test_the_same_input_gives_the_same_bytes(name, tmp_path):
 
 
 def test_vertex_and_its_index(tmp_path):
-    vectors, embeddings = made(columns=COLUMNS)
+    vectors, embeddings = made()
     path, block = written("vertex", tmp_path, vectors, embeddings), block_of(vectors)
     assert sorted(item.name for item in (path / "data").iterdir()) == ["data-00000.json"]
     for place, record in enumerate(map(json.loads, lines(path / "data" / "data-00000.json"))):
@@ -77,30 +73,9 @@ def test_vertex_and_its_index(tmp_path):
         assert record["id"] == block.ids[place]
         assert np.array(record["embedding"], np.float32).tobytes() == block.vectors[place].tobytes()
         assert record["embedding_metadata"] == {"title": block.titles[place], **metadata}
-        allowed = {one["namespace"]: one["allow"] for one in record.get("restricts", ())}
-        wanted = {"lang": [metadata.get("lang")], "tags": metadata.get("tags")}
-        wanted |= {"draft": [str(metadata.get("draft")).lower()]}
-        assert allowed == {name: of for name, of in wanted.items() if name in metadata}
-        values = {one.pop("namespace"): one for one in record.get("numeric_restricts", ())}
-        wanted = {"year": "value_int", "weight": "value_double"}
-        assert values == {name: {kind: metadata[name]} for name, kind in wanted.items() if name in metadata}
-        assert record.get("crowding_tag") == metadata.get("document")
+        assert record.get("crowding_tag") == metadata.get("parent", metadata.get("document"))
     index = json.loads((path / "index.json").read_text())
     assert index["config"]["dimensions"] == 16 and index["config"]["shardSize"] == "SHARD_SIZE_SMALL"
-
-
-def changed(vectors, **changes):
-    """The vectors with other ids, texts or metadata."""
-
-    def blocks():
-        yield block_of(vectors)._replace(**changes)
-
-    return vectors.__class__(**{**vars(vectors), "blocks": blocks, "rows": 1})
-
-
-def test_names_that_the_table_has_itself():
-    with pytest.raises(UserError, match="'title'"):
-        Metadata(None).check_columns(("title",))
 
 
 def test_a_folder_of_something_else_stays(tmp_path):
@@ -142,9 +117,10 @@ def test_a_store_gets_the_manifest_last(tmp_path):
 
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
     path = written("vertex", tmp_path, *made(rows=8)) / "data" / "data-00000.json"
-    vectors, embeddings = made(rows=1, columns=("year",))
-    with pytest.raises(UserError, match=r"year=2147483648 of .* is no whole number of 32 bits"):
-        written("vertex", tmp_path, changed(vectors, metadata=[{"year": 1 << 31}]), embeddings)
+    vectors, embeddings = made(rows=1)
+    broken = [block_of(vectors)._replace(titles=["\ud800"])]
+    with pytest.raises(UnicodeEncodeError):
+        written("vertex", tmp_path, dataclasses.replace(vectors, blocks=lambda: iter(broken)), embeddings)
     verify(path.parents[1])
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1
     written("vertex", tmp_path, *made(rows=9))

@@ -401,8 +401,6 @@ declare(
     "handover",
     to=Field("table", TEXT, "targets, with commas: table, vertex, or both"),
     collection=Field("", TEXT, "whose vectors: corpus or a set; '': the corpus's, or those of the only set"),
-    columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
-    metadata=Field("", PATHS, 'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata'),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )
 

@@ -7,7 +7,6 @@ vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, t
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +19,13 @@ from retrieval.export.vectors.vectors import (
     BLOCK,
     COLUMNS,
     DOCUMENT,
-    INTEGER,
-    NUMBER,
     PARENT,
-    SWITCH,
-    TEXT,
-    TEXTS,
     Block,
     Vectors,
     numbers,
 )
 
 _MOST_FILES = 5000  # that Vertex takes
-_INT32 = 1 << 31
 _SHARDS = ((2 << 30, "SMALL"), (20 << 30, "MEDIUM"))  # bytes that a shard of Vertex's holds; LARGE beyond
 
 
@@ -99,8 +92,8 @@ class NeutralTable(Target):
         for name, side in (("vectors", vectors), ("queries", queries)):
             if side:
                 (place.folder / name).mkdir()
-                compression: Any = dict.fromkeys({*COLUMNS, *side.columns} - {"vector"}, "zstd")
-                options: Any = {"compression": compression, "use_dictionary": list(side.columns)}
+                compression: Any = dict.fromkeys({*COLUMNS} - {"vector"}, "zstd")
+                options: Any = {"compression": compression, "use_dictionary": []}
                 parts = {}
                 for number, block in enumerate(side.blocks()):
                     part = f"{name}/part-{number:05}.parquet"
@@ -115,17 +108,13 @@ def _table(vectors: Vectors, block: Block) -> Any:
     import pyarrow as pa
 
     flat = pa.array(np.ascontiguousarray(block.vectors).reshape(-1))
-    types = {TEXT: pa.string(), TEXTS: pa.list_(pa.string()), INTEGER: pa.int64(), NUMBER: pa.float64()}
-    types[SWITCH] = pa.bool_()
     metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
     vectors_N = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
     texts = [pa.array(column, pa.string()) for column in (block.ids, block.titles, block.texts, metadata)]
-    columns: dict[str, Any] = dict(zip(COLUMNS, (texts[0], vectors_N, *texts[1:])))
-    for name in vectors.columns:
-        columns[name] = pa.array([of.get(name) for of in block.metadata], types[vectors.kinds[name]])
-    form = [pa.field(name, column.type, nullable=name not in COLUMNS) for name, column in columns.items()]
+    columns: list[Any] = [texts[0], vectors_N, *texts[1:]]
+    form = [pa.field(name, column.type, nullable=False) for name, column in zip(COLUMNS, columns)]
     entry = {"retrieval.vectors": json.dumps(vectors.described, ensure_ascii=False)}
-    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(form, metadata=entry))
+    return pa.Table.from_arrays(columns, schema=pa.schema(form, metadata=entry))
 
 
 @register
@@ -139,7 +128,7 @@ config.handover.out was an address on Cloud Storage:
     gcloud storage cp -r data gs://BUCKET/passages/
     gcloud ai indexes create --metadata-file=index.json --display-name=passages --region=REGION
 
-Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
+Put nothing else into `data/`. Of passages it has ids, vectors and metadata: texts are in the target `table`.
 """
 
     def check(self, vectors: Vectors) -> None:
@@ -153,34 +142,14 @@ Put nothing else into `data/`. Of passages it has ids, vectors and what is filte
             name = f"data/data-{number:05}.json"
             with (place.folder / name).open("w", encoding="utf-8") as file:
                 for id, vector, title, metadata in zip(block.ids, numbers(block.vectors), block.titles, block.metadata):
-                    record = {"embedding_metadata": {"title": title, **metadata}, **_filters(vectors, id, metadata)}
+                    crowd = metadata.get(PARENT) or metadata.get(DOCUMENT)
+                    record = {"embedding_metadata": {"title": title, **metadata}}
+                    record |= {"crowding_tag": crowd} if crowd else {}
                     shown_id, rest = (json.dumps(each, ensure_ascii=False) for each in (id, record))
                     file.write(f'{{"id": {shown_id}, "embedding": [{vector}], {rest[1:]}\n')
             rows[name] = len(block.ids)
         files.write_json(place.folder / "index.json", _vertex_index(vectors, place.address))
         return rows
-
-
-def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row is filtered by, and the document or passage that it is one part of, as Vertex has them."""
-    texts, values = [], []
-    for name in vectors.columns:
-        value, kind = metadata.get(name), vectors.kinds[name]
-        if value is None:
-            continue
-        if kind == INTEGER and not -_INT32 <= value < _INT32:
-            raise UserError(
-                f"config.handover.to=vertex: {name}={value} of '{id}' is no whole number of 32 bits: write {value}.0"
-            )
-        if kind in (INTEGER, NUMBER):
-            stored = {"value_int": value} if kind == INTEGER else {"value_double": float(value)}
-            values.append({"namespace": name, **stored})
-        else:
-            allowed = {TEXT: [value], SWITCH: [str(value).lower()], TEXTS: value}[kind]
-            texts.append({"namespace": name, "allow": allowed})
-    crowd = metadata.get(PARENT) or metadata.get(DOCUMENT)
-    fields = {"restricts": texts, "numeric_restricts": values, "crowding_tag": crowd}
-    return {name: value for name, value in fields.items() if value}
 
 
 def _vertex_index(vectors: Vectors, address: str) -> dict[str, Any]:
