@@ -245,7 +245,7 @@ declare(
     # How it is computed.
     dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
     attention=Field("auto", choice("auto", "plain", "fused"), "fused: a kernel of the chip; auto: where it fits"),
-    products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
+    matmul_dtype=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of products; auto: bfloat16 with AMX"),
     remat=Field("full", choice("none", "dots", "full", "auto"), "recomputed in backward; auto: dots or none"),
     unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
 )

@@ -1,8 +1,8 @@
 """Products of hidden states with a matrix of parameters, the most of what an encoder computes.
 
 TPUs multiply float32 in bfloat16 by themselves, and GPUs in TF32. CPUs do neither, but those with AMX multiply bfloat16
-three times as fast. `model.products` says whether the factors of products are rounded, those of attention on CPUs too.
-Sums stay in float32.
+three times as fast. `model.matmul_dtype` says whether the factors of products are rounded, those of attention on CPUs
+too. Sums stay in float32.
 
 On a CPU the gradient is our own. JAX's asks for a product over two axes, rows and tokens, and XLA copies both of its
 factors for that. Over one axis of all tokens it copies neither: that made a step of 4 layers of 256 a quarter faster.
@@ -24,31 +24,31 @@ AUTO = "auto"
 SAME = "dtype"
 
 
-def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
+def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, matmul_dtype: str) -> jax.Array:
     """[..., I] times a matrix to [..., O]; float32 on a CPU, elsewhere in `dtype`.
 
     Args:
       dtype: of the computation, 'float32' or 'bfloat16'.
-      products: `SAME` as `dtype`, 'bfloat16', or `AUTO`: that on CPUs with a unit for it.
+      matmul_dtype: `SAME` as `dtype`, 'bfloat16', or `AUTO`: that on CPUs with a unit for it.
     """
-    factor = factor_type(dtype, products)
+    factor = factor_type(dtype, matmul_dtype)
     if is_on_cpu():
         return _on_cpu(factor, x, kernel_IO)
     return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype)
 
 
-def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
+def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, matmul_dtype: str) -> jax.Array:
     """[R, L, I] times a matrix to [R, O, L]: as `times`, with the tokens last; not on CPUs, where bfloat16 fails."""
-    factor = factor_type(dtype, products)
+    factor = factor_type(dtype, matmul_dtype)
     factors = x_RLI.astype(factor), kernel_IO.astype(factor)
     return jnp.einsum("rli,io->rol", *factors, preferred_element_type=dtype)
 
 
-def factor_type(dtype: str, products: str) -> str:
+def factor_type(dtype: str, matmul_dtype: str) -> str:
     """The type that factors are rounded to. Args are those of `times`."""
-    if products == AUTO:
+    if matmul_dtype == AUTO:
         return "bfloat16" if is_on_cpu() and _has_amx() else dtype
-    return dtype if products == SAME else products
+    return dtype if matmul_dtype == SAME else matmul_dtype
 
 
 def rounded(x: jax.Array, factor: str) -> jax.Array:

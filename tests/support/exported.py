@@ -46,7 +46,7 @@ SIZES = {
     "model.num_heads": 2,
     "model.mlp_size": 32,
     "model.embed_dim": 8,
-    "model.products": "dtype",  # as others compute
+    "model.matmul_dtype": "dtype",  # as others compute
 }
 
 

@@ -107,7 +107,7 @@ def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
     for field in recipe_of(config).kind.sides:
         shape = batch[field].sharding.shard_shape(batch[field].shape)
         for layer in range(model.num_layers):
-            window = switches.reach if locality[layer % len(locality)] else None
+            window = switches.window if locality[layer % len(locality)] else None
             total += math.prod(shape) * work.unattended(shape[-1], switches.causal, window)
     # Two products of two operations for a value of each head; the backward pass takes twice the forward pass.
     return 3 * 2 * 2 * model.num_heads * head_size(model) * total
