@@ -83,7 +83,7 @@ _OPTIMIZER = _table("optimizer", "training.optimizer.OPTIMIZERS")
 _SCHEDULE = _table("schedule", "training.schedules.SCHEDULES")
 _NEGATIVES = _table("format", "data.labelled.negatives_format.FORMATS")
 _REFRESH = _table("kind of refresh", "runs.fitting.refresh_kind.REFRESHES")
-_FLOAT, _FALSE = choice("float32", "bfloat16"), choice("", "absolute", "relative")
+_FALSE = choice("", "absolute", "relative")
 _HELD_OUT = number("0, or a share from 0.0001 to below 1, such as 0.01", lambda n: n == 0 or 0.0001 <= n < 1)
 _OR_AS_DROPOUT = number("a number of at least 0 and below 1, or -1", lambda n: 0 <= n < 1 or n == -1)
 _TWO = whole_numbers("two whole numbers, such as (3, 3)", 0)
@@ -278,7 +278,6 @@ declare(
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-    parameters=Field("float32", _FLOAT, "format of matrices of layers; the optimizer has float32, too"),
 )
 _OF_LOSSES = declare(
     "train",

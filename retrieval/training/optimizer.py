@@ -102,32 +102,6 @@ def accumulated(
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
-class _Masters(NamedTuple):
-    """The state of `with_masters`: the parameters in float32, and the optimizer's own state."""
-
-    params: Any
-    inner: Any
-
-
-def with_masters(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same for parameters of which some are in bfloat16: it keeps, and changes, all of them in float32.
-
-    An update takes each parameter to its rounded value: a small one is not lost, but adds up until it shows.
-    """
-
-    def init(params: Any) -> _Masters:
-        masters = optax.tree.cast(params, jnp.float32)
-        return _Masters(masters, optimizer.init(masters))
-
-    def update(gradient: Any, state: _Masters, params: Any = None) -> tuple[Any, _Masters]:
-        updates, inner = optimizer.update(optax.tree.cast(gradient, jnp.float32), state.inner, state.params)
-        masters = optax.apply_updates(state.params, updates)
-        # The difference is exact, for both are near each other, and `optax.apply_updates` rounds the sum.
-        return jax.tree.map(lambda new, old: new - old.astype(jnp.float32), masters, params), _Masters(masters, inner)
-
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
-
-
 def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax.GradientTransformation:
     """Gives an update the length of its parameter, but at most the limit, where neither is 0.
 

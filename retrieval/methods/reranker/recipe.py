@@ -33,7 +33,6 @@ from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
-from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, SCORES
 
@@ -161,11 +160,6 @@ class RerankerRecipe(PairRecipe):
             return metrics.evaluate(ranked_QK, queries, candidates, pool.qrels, POOL_METRICS)
 
         return validate
-
-    @property
-    def collapse(self) -> Sign:
-        """As `Recipe.collapse`: the scores of a query's candidates must not become all alike."""
-        return SPREAD
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the logits or the scores of a batch."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -66,8 +65,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
     )
-    tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
-    return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx
+    return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
 
 
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
@@ -128,19 +126,11 @@ def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mes
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
     params = abstract_parameters(config, model)
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
-    if config.train.parameters == "bfloat16":
-        params = jax.tree.map_with_path(_in_bfloat16, params)
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
     # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec if leaf.sharding else P(), state)
     return jax.tree.map(lambda leaf, spec: _at(leaf, NamedSharding(mesh, spec)), state, specs)
-
-
-def _in_bfloat16(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """A matrix of the layers in the type that it is multiplied in; sums with the others are in float32."""
-    is_matrix = is_stacked(path) and any(key.key == "kernel" for key in path)
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=leaf.sharding) if is_matrix else leaf
 
 
 def _at(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
