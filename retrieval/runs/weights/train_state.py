@@ -21,7 +21,7 @@ from retrieval.recipes import source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.parameters import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.training import loop, memory, optimizer, schedules, work
+from retrieval.training import loop, optimizer, schedules, work
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
@@ -70,7 +70,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
-    memory.trim_after_compiling()
+    devices.trim_after_compiling()
     devices.keep_programs()
     return loop.make_step(source_objective.objective(config, bind(model)), make_optimizer(config), config.seed)
 
