@@ -31,7 +31,8 @@ setup(
     package_data={
         "retrieval": [
             *("py.typed", "*.pyi", "serving/page/page.*", "evaluation/report_head.html"),
-            *("data/sets/nq_dev.txt", "data/corpora/languages.toml"),
+            *("config/removed_fields.toml", "data/sets/nq_dev.txt", "data/corpora/languages.toml"),
+            *("export/model_cards.toml", "models/encoders/harmless_keys.txt"),
         ]
     },
     python_requires=">=3.11,<3.14",

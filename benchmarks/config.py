@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
     config.data.update(lanes=4, held_out=0.0, shuffle_buffer=512)
     config.data.pack.update(query=0.0, document=0.0)  # the pairs are one text per row; works that pack do so themselves
     config.model.update(MODELS["L4 H256"], dtype="float32", remat="none", unroll=12)
-    config.model.update(pooling="mean", tied=True, normalize=True, products="auto")
+    config.model.update(pooling="mean", tied=True, normalize=True, matmul_dtype="auto")
     config.train.update(batch_size=64, temperature=0.05, log_q=False)
     config.loop.update(validate_every=0)
     config.encode.update(batch_tokens=2048)

@@ -16,7 +16,9 @@ def defaults() -> ConfigDict:
     config.data.update(query_length=32, document_length=96, lanes=4, shuffle_buffer=512, held_out=0.0)
     config.data.pack.update(query_row=64, document_row=128)
     config.model.update(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512, dtype="float32", embed_dim=128)
-    config.model.update(remat="auto", unroll=0, products="auto", pooling="mean", tied=True, normalize=True, dropout=0.0)
+    config.model.update(
+        remat="auto", unroll=0, matmul_dtype="auto", pooling="mean", tied=True, normalize=True, dropout=0.0
+    )
     config.train.temperature = 0.05
     config.loop.log_every = 20
     config.encode.update(batch_tokens=2048, shard_size=8192)

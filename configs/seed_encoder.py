@@ -12,7 +12,7 @@ without a bias ('local' has one: the study was measured so). The loss is
 the paper's sum of both, where that code has their mean: Adam sees no difference, clipping does. The
 other models of the paper, from the same corpus (--config.base=runs/seed_encoder --config.stages="('train',)"):
 
-    equation 9 to the letter: --config.model.decoder.reach=decoder --config.model.decoder.wiring=prefix
+    equation 9 to the letter: --config.model.decoder.window=decoder --config.model.decoder.wiring=prefix
     strong decoder (Figure 3): --config.model.decoder.layers=5 --config.model.decoder.span=512
     Optimus: --config.model.decoder.layers=12 --config.model.decoder.span=512 --config.model.decoder.latent=768 \\
         --config.train.free_bits=0.5
@@ -61,7 +61,7 @@ def _paper() -> ConfigDict:
     # The encoder is BERT-base, with its 12 heads, where the paper's text says eight.
     config.model.update(num_layers=12, hidden_size=768, num_heads=12, mlp_size=3072, dropout=0.1, remat="none")
     # The decoder: three layers that see the previous two tokens.
-    config.model.decoder.update(layers=3, span=2, wiring="cross", reach="layer", latent=0, bias=False)
+    config.model.decoder.update(layers=3, span=2, wiring="cross", window="layer", latent=0, bias=False)
     config.loop.checkpoint_every = 10_000
     return config
 

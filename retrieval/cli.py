@@ -24,7 +24,7 @@ from retrieval import configs
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, listed, near
 from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
-from retrieval.config import experiment, fields, removed_fields, tree
+from retrieval.config import experiment, fields, tree
 
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder to write to and resume from: PATH or gs://BUCKET/PATH.")
@@ -285,7 +285,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 def _unknown_field(config: ConfigDict, path: str) -> UserError:
     """For a field that there is not: it may be gone, in another group, or spelled otherwise."""
-    if message := removed_fields.explained(path):
+    if message := tree.explained(path):
         return UserError(message)
     known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
     alike = [each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))]

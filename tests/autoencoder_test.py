@@ -28,7 +28,7 @@ def decode_by_numpy(p, tokens, cls, decoder):
         content = np.concatenate([cls[None], content[1:]])
     x = norm(content + p["position_embedding"]["embedding"][: len(tokens)], p["embedding_norm"])
     for number, at in enumerate(layers(p["layers"])):
-        span = decoder.span if number == 0 or decoder.reach == "layer" else 1
+        span = decoder.span if number == 0 or decoder.window == "layer" else 1
         sees = [[j in (0, i) or 0 <= i - j < span for j in range(len(x))] for i in range(len(x))]
         if decoder.wiring == "cross":
             y = norm(x, at["attention_norm"])
@@ -40,9 +40,9 @@ def decode_by_numpy(p, tokens, cls, decoder):
     return norm(x, p["norm"]) if decoder.wiring == "cross" else x
 
 
-@pytest.mark.parametrize(("wiring", "reach", "span"), [("cross", "decoder", 2), ("prefix", "layer", 2)])
-def test_hidden_states_are_those_of_numpy(wiring, reach, span):
-    settings = DecoderConfig(layers=2, span=span, wiring=wiring, reach=reach)
+@pytest.mark.parametrize(("wiring", "window", "span"), [("cross", "decoder", 2), ("prefix", "layer", 2)])
+def test_hidden_states_are_those_of_numpy(wiring, window, span):
+    settings = DecoderConfig(layers=2, span=span, wiring=wiring, window=window)
     decoder = spread(Decoder(CONFIG, settings, nnx.Rngs(0)))
     tokens, cls = RANDOM.normal(size=(2, 10, 8)).astype(np.float32), RANDOM.normal(size=(2, 8)).astype(np.float32)
     text = one_text_per_row(np.where(np.arange(10) < [[10], [6]], IDS[:2], -1))

@@ -165,12 +165,12 @@ def test_tensors_that_do_not_fit_are_refused(name, change, message, tmp_path):
     ("name", "fields", "switches"),
     [
         ("t5", dict(dense_act_fn="gelu_new", is_gated_act=False), dict(activation="gelu_tanh", gated=False)),
-        ("mistral", dict(sliding_window=6, is_causal=False), dict(reach=6, causal=False)),
-        ("mistral", dict(sliding_window=6), dict(reach=5, causal=True)),
+        ("mistral", dict(sliding_window=6, is_causal=False), dict(window=6, causal=False)),
+        ("mistral", dict(sliding_window=6), dict(window=5, causal=True)),
         ("qwen3", dict(rope_parameters=dict(rope_theta=7.0), rope_theta=7), dict(rope_theta=7.0)),
         ("gte", dict(type_vocab_size=0), dict(token_types=False)),
         # As transformers halves it on every save: EmbeddingGemma's is read so, with a warning.
-        ("embedding_gemma", dict(sliding_window=7), dict(reach=3)),
+        ("embedding_gemma", dict(sliding_window=7), dict(window=3)),
     ],
 )
 def test_keys_at_every_spelling(name, fields, switches, tmp_path, caplog):

@@ -18,7 +18,7 @@ SIZES = {"model.num_layers": 2, "model.hidden_size": 24, "model.num_heads": 4, "
 SIZES |= {"data.query_length": 10, "model.dropout": 0.0, "loop.validate_every": 0, "model.positions": 0}
 # The second layer is local; two heads of keys for four of queries, of another size than the hidden one's share.
 FAMILIES = {
-    "modernbert": {"model.family": "modernbert", "model.switches": ("reach=3",)},
+    "modernbert": {"model.family": "modernbert", "model.switches": ("window=3",)},
     "qwen3": {"model.family": "qwen3", "model.switches": ("kv_heads=2", "head_size=8")},
 }
 BOTH_SIDES = {"model.switches": ("kv_heads=2", "head_size=8", "causal=False")}

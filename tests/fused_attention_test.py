@@ -66,20 +66,20 @@ SEEN = [
 
 
 @pytest.mark.parametrize("kernel", [INTERPRETED, WITHOUT_CUDNN])
-@pytest.mark.parametrize(("N", "K", "D", "L", "causal", "reach"), SEEN)
-def test_kernels_see_what_a_mask_lets_tokens_see(kernel, N, K, D, L, causal, reach):
+@pytest.mark.parametrize(("N", "K", "D", "L", "causal", "window"), SEEN)
+def test_kernels_see_what_a_mask_lets_tokens_see(kernel, N, K, D, L, causal, window):
     """Of packed texts, padding and empty rows, filled up to a multiple of 128; by the mask's definition."""
     segments, place = packed(L), np.arange(L)
     mask = segments[:, :, None] == segments[:, None]
     if causal:
         mask &= place <= place[:, None]
-    if reach is not None:
-        mask &= abs(place - place[:, None]) <= reach
+    if window is not None:
+        mask &= abs(place - place[:, None]) <= window
 
     def plain(q, k, v):
         return attention.plain((q, *(jnp.repeat(x, N // K, axis=1) for x in (k, v))), mask[:, None], 0.0, None)
 
-    sees = fused_attention.Segments(jnp.asarray(segments), kernel, causal, reach)
+    sees = fused_attention.Segments(jnp.asarray(segments), kernel, causal, window)
     for dtype, atol in (jnp.float32, 1e-4), (jnp.bfloat16, 2e-2):
         expected = value_and_gradients(plain, (3, N, D, L), shared=N // K)
         found = value_and_gradients(lambda *given: fused_attention.attend(given, sees), (3, N, D, L), dtype, N // K)
@@ -135,15 +135,15 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
 @pytest.mark.parametrize("family", ["qwen3", "modernbert", "gemma3_text", "t5"])
 def test_a_family_has_the_same_hidden_states_by_a_kernel(monkeypatch, family):
     switches = {"kv_heads": 1} if family in ("qwen3", "gemma3_text") else {}
-    if FAMILIES[family].architecture.reach:
-        switches |= {"reach": 5, "global_every": 2}
+    if FAMILIES[family].architecture.window:
+        switches |= {"window": 5, "global_every": 2}
     architecture = FAMILIES[family].architecture.replaced(**switches)
     config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.0, architecture=architecture)
     plain, seen = hidden_states(config), []
 
-    def kernel(*given, causal, reach):
-        seen.append((given[0][1].shape[1], causal, reach))
-        return WITHOUT_CUDNN(*given, causal=causal, reach=reach)
+    def kernel(*given, causal, window):
+        seen.append((given[0][1].shape[1], causal, window))
+        return WITHOUT_CUDNN(*given, causal=causal, window=window)
 
     monkeypatch.setattr(fused_attention, "_kernel_of", lambda device, head_size: kernel)
     found = hidden_states(dataclasses.replace(config, attention="auto"))

@@ -15,8 +15,8 @@ from support.packages import package
 ROWS, DIMENSION = 300, 16
 
 
-def table_of(tmp_path, **options):
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, **options)
+def table_of(tmp_path):
+    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION)
     path = written("table", tmp_path, vectors, embeddings)
     return vectors, path, sorted(map(str, (path / "vectors").glob("*.parquet")))
 
@@ -36,36 +36,16 @@ def assert_same_hits(vectors, path, search):
 
 def test_duckdb(tmp_path):
     duckdb = package("duckdb")
-    vectors, path, parts = table_of(tmp_path, columns=("lang", "tags", "year"))
+    vectors, path, parts = table_of(tmp_path)
     block = block_of(vectors)
     base = duckdb.connect()
-    rows = base.execute("SELECT id, vector, title, text, metadata, tags FROM read_parquet(?)", [parts]).fetchall()
+    rows = base.execute("SELECT id, vector, title, text, metadata FROM read_parquet(?)", [parts]).fetchall()
     assert [row[0] for row in rows] == block.ids and [row[3] for row in rows] == block.texts
     assert np.array([row[1] for row in rows], np.float32).tobytes() == block.vectors.tobytes()
     assert [json.loads(row[4]) for row in rows] == block.metadata
     query = f"array_inner_product(vector::FLOAT[{DIMENSION}], ?::FLOAT[{DIMENSION}])"
     sql = f"SELECT id FROM read_parquet(?) ORDER BY {query} DESC LIMIT 10"
     assert_same_hits(vectors, path, lambda vector: [row[0] for row in base.execute(sql, [parts, vector]).fetchall()])
-    sql = "SELECT count(*) FROM read_parquet(?) WHERE lang = 'de' AND year > 1000"
-    wanted = [of for of in block.metadata if of.get("lang") == "de" and of.get("year", 0) > 1000]
-    assert base.execute(sql, [parts]).fetchone()[0] == len(wanted) > 10
-
-
-def test_faiss(tmp_path):
-    faiss = package("faiss")
-    vectors, embeddings = made(rows=ROWS, dimension=DIMENSION, breaks=False)
-    path, block = written("faiss", tmp_path, vectors, embeddings), block_of(vectors)
-    index = faiss.read_index(str(path / "index"))
-    ids = [line.rstrip("\n") for line in (path / "docid").open(encoding="utf-8", newline="\n")]
-    assert ids == block.ids and index.reconstruct_n(0, ROWS).tobytes() == embeddings.tobytes()
-    assert type(index) is faiss.IndexFlatIP and index.is_trained
-
-    def search(vector):
-        return [ids[row] for row in index.search(np.array([vector], np.float32), 10)[1][0]]
-
-    assert_same_hits(vectors, path, search)
-    faiss.write_index(index, str(tmp_path / "again"))
-    assert (tmp_path / "again").read_bytes() == (path / "index").read_bytes()
 
 
 def run_guide(title, monkeypatch, tmp_path, **names):

@@ -1,4 +1,4 @@
-"""Models come from Hugging Face's hub and go there: `hf:NAME`, `export.hub`. A server on this machine stands for it."""
+"""Models come from Hugging Face's hub: `hf:NAME`. A server on this machine stands for it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from safetensors import numpy
-from support import exported, toy_hub
+from support import toy_hub
 
 import retrieval
 from configs import ict
@@ -21,7 +21,6 @@ from retrieval.recipes.recipe import build_model
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import initial_parameters
-from retrieval.stages import export as stage
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert"
 
@@ -124,31 +123,3 @@ def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
         retrieval.load("me/bert")
     for value in (str(tmp_path), f"{tmp_path}/none", "lists/vocab.txt", "runs/a/b", "", "../model"):
         assert hub_hint(value) == ""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    run = exported.work_directory(tmp_path_factory.mktemp("trained") / "run", **{"model.tied": True})
-    run.config.export.hub = "me/towers"
-    return run
-
-
-def test_an_export_is_pushed_and_loaded_again(served, trained, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "good")
-    stage.check(trained)
-    folder = exported.export(trained)
-    pushed = served.pushed["me/towers"]
-    assert pushed["private"] and pushed["files"] == {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-    served.models["me/towers"] = pushed["files"]
-    ours, theirs = (retrieval.load(place).encode_queries(["the fox"]) for place in (folder, "hf:me/towers"))
-    assert np.array_equal(ours, theirs)
-
-
-@pytest.mark.parametrize(("token", "message"), [("", "nobody is logged in: set HF_TOKEN"), ("bad", "the hub refuses")])
-def test_nobody_who_is_not_logged_in_pushes(served, trained, monkeypatch, token, message):
-    monkeypatch.setenv("HF_TOKEN", token)
-    trained.config.export.license = token or "mit"  # so that it is to be made anew
-    with pytest.raises(UserError, match=f"hf:me/towers: {message}"):
-        stage.check(trained)

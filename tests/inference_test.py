@@ -23,7 +23,7 @@ class _Model(nnx.Module):
 
 
 def on_devices():
-    config = ConfigDict(dict(mesh=dict(fsdp=2, tensor=1, replicate_below=1)))
+    config = ConfigDict(dict(mesh=dict(fsdp=2, replicate_below=1)))
     return Inference(config, _Model(), SEP, local_mesh(config))
 
 

@@ -34,7 +34,7 @@ MODELS = {
         "data.query_prefix": "the fox: ",
         "data.document_prefix": "a dog: ",
     },
-    "one type": {"export.tei": False, "model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
+    "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
 }
 
 

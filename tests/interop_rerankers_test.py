@@ -35,12 +35,12 @@ SIZES = dict(vocab_size=len(VOCABULARY), num_layers=3, hidden_size=24, num_heads
 # The switches that make a tiny model of a family differ from its neighbours.
 CASES = {
     "bert": {},
-    "modernbert": dict(reach=2),
+    "modernbert": dict(window=2),
     "qwen3": dict(kv_heads=1, head_size=6),
     "qwen2": {},
     "llama": dict(kv_heads=1),
-    "mistral": dict(kv_heads=1, reach=3),
-    "gemma3_text": dict(kv_heads=1, head_size=6, score_size=8, reach=3, global_every=2),
+    "mistral": dict(kv_heads=1, window=3),
+    "gemma3_text": dict(kv_heads=1, head_size=6, score_size=8, window=3, global_every=2),
     "mpnet": {},
     "nomic_bert": {},
     "gte": {},

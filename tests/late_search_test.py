@@ -74,7 +74,7 @@ def clustered():
 
 @pytest.mark.parametrize(("bits", "least"), [(1, 0.93), (2, 0.97), (4, 0.99)])
 def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
-    mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1, "tensor": 1}}))
+    mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1}}))
     codec = Codec.learn(clustered, len(clustered), bits, [0], mesh)
     stored = codec.encode(clustered)
     assert stored.dtype == np.uint8 and stored.shape == (1500, codec.bytes) and codec.bytes == 4 + 2 * bits
@@ -93,7 +93,7 @@ def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
 
 
 def test_vectors_of_another_compression_are_refused(clustered, tmp_path):
-    mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1, "tensor": 1}}))
+    mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1}}))
     codecs = [Codec.learn(clustered[:200], 200, bits, [0], mesh) for bits in (4, 2)]
     texts = [("a", clustered[:5]), ("b", clustered[5:7])]
     codecs[0].save(path := token_store.codec_path(tmp_path, "candidates"))

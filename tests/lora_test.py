@@ -112,7 +112,6 @@ def test_adapters_and_heads_alone_are_trained(base):
     ("changes", "match"),
     [
         ({"train.lora.rank": 4}, r"adapters stand on trained parameters, of every tower: set config\.train\.init_from"),
-        ({"train.lora.rank": 4, "train.init_from": "a", "train.parameters": "bfloat16"}, "for frozen ones set"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(changes, match):

@@ -10,7 +10,7 @@ import pytest
 _CODE = """
 import ctypes
 import jax
-from retrieval.training import memory
+from retrieval.common.runtime import devices
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -28,9 +28,9 @@ def resident():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
 
-memory._LONG = 0
-memory.trim_after_compiling()
-memory.trim_after_compiling()
+devices._LONG = 0
+devices.trim_after_compiling()
+devices.trim_after_compiling()
 before = resident()
 kept = fill(200)
 freed = resident()

@@ -8,17 +8,14 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from support.tiny_towers import LORA, VOCABULARY, make_config, run
+from support.tiny_towers import make_config
 
 from retrieval.common.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.parameters import is_stacked, parameters_of
-from retrieval.recipes.recipe import abstract_model
 from retrieval.runs.fitting import refresh_kind, training_length
-from retrieval.training import optimizer
-from retrieval.training.optimizer import accumulated, decayed, make_optimizer, with_masters
+from retrieval.training.optimizer import accumulated, decayed, make_optimizer
 from retrieval.training.schedules import SCHEDULES, begin_second
 
 TIED = {"model.tied": True}
@@ -174,23 +171,6 @@ def test_updates_of_several_batches_are_those_of_adamw(clips_parts):
         np.testing.assert_allclose(params["kernel"], expected if seen else start, rtol=1e-5, atol=1e-6)
 
 
-def test_small_updates_of_bfloat16_add_up_in_float32():
-    """Each of these is less than half a step of bfloat16 from 1, and would be rounded away."""
-    start = np.ones(3, np.float32)
-    optimizer = with_masters(make_optimizer(learning_rate=1e-3, steps=100, warmup_ratio=0, epsilon=1e-6))
-    params = {"kernel": jnp.asarray(start, jnp.bfloat16), "bias": jnp.asarray(start)}
-    state, gradient = optimizer.init(params), np.array([1.0, -1.0, 0.5], np.float32)
-    for _ in range(20):
-        given = {"kernel": jnp.asarray(gradient, jnp.bfloat16), "bias": jnp.asarray(gradient)}
-        updates, state = optimizer.update(given, state, params)
-        params = optax.apply_updates(params, updates)
-    expected = adamw(start, [gradient] * 20, 1e-3 * (1 - np.arange(20) / 100), 0)
-    for name in params:
-        np.testing.assert_allclose(state.params[name], expected, rtol=1e-6)
-        np.testing.assert_array_equal(params[name], state.params[name].astype(params[name].dtype))
-    assert params["kernel"].dtype == jnp.bfloat16 and abs(expected - 1).min() > 0.01
-
-
 def lamb(param, grads, rate, decay, limit, b1=0.9, b2=0.999, eps=1e-6):
     """You et al. 2020, algorithm 2, with phi(z) = min(z, limit), in float64."""
     param, m, v = np.array(param, np.float64), 0.0, 0.0
@@ -215,49 +195,3 @@ def test_lamb_takes_no_parameter_for_longer_than_its_limit(limit):
         assert lengths[0] < np.linalg.norm(kernel[layer]) < lengths[1]
         expected = lamb(kernel[layer], grads[:, layer], 0.01, 0.3, limit or math.inf)
         np.testing.assert_allclose(found["layers"]["kernel"][layer], expected, rtol=1e-5)
-
-
-def orthogonal(matrix):
-    """Five iterations of Newton and Schulz with Jordan's coefficients, of a matrix with fewer rows than columns."""
-    x = matrix / (np.linalg.norm(matrix) + 1e-8)
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    return x
-
-
-def test_muon_is_muon_on_matrices_of_layers_and_adam_elsewhere():
-    """Nesterov's momentum as Adam's bias correction has it; the update is 0.2 sqrt(longer side) as long."""
-    random = np.random.default_rng(0)
-    params, gradients = tree(random, (2, 3, 5), (3, 4)), [tree(random, (2, 3, 5), (3, 4)) for _ in range(4)]
-    settings = dict(**FULL, weight_decay=0.3)
-    found = updated(make_optimizer(**settings, name="muon", is_stacked=is_stacked), params, gradients)
-    adam = updated(make_optimizer(**settings), params, gradients)
-    np.testing.assert_array_equal(found["head"]["kernel"], adam["head"]["kernel"])
-    np.testing.assert_array_equal(found["layers"]["bias"], adam["layers"]["bias"])
-    for layer, matrix in enumerate(params["layers"]["kernel"].astype(np.float64)):
-        momentum = 0.0
-        for t, gradient in enumerate(gradients, 1):
-            gradient = gradient["layers"]["kernel"][layer]
-            momentum = 0.95 * momentum + 0.05 * gradient
-            ahead = 0.95 * momentum / (1 - 0.95 ** (t + 1)) + 0.05 * gradient / (1 - 0.95**t)
-            matrix = matrix - 0.01 * (0.2 * np.sqrt(5) * orthogonal(ahead) + 0.3 * matrix)
-        np.testing.assert_allclose(found["layers"]["kernel"][layer], matrix, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("changes", [LORA, pytest.param(TIED, marks=pytest.mark.long)])
-def test_training_by_muon_is_the_same_on_every_mesh(changes):
-    changes = {"train.optimizer": "muon", "train.learning_rate": 1e-3, **changes}
-    (expected, losses), (state, actual) = (run(make_config(fsdp, **changes)) for fsdp in (1, 4))
-    np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-    for (path, a), b in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(expected.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
-    moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim == 3]
-    assert moments and all(leaf.addressable_shards[0].data.size * 4 == leaf.size for leaf in moments if leaf.size >= 64)
-
-
-def test_muon_without_a_matrix_is_refused():
-    params = parameters_of(abstract_model(make_config(**{"model.encoder": "bow_mlp", **TIED}), VOCABULARY))
-    with pytest.raises(UserError, match=r"none is trained here: set config\.train\.optimizer=adam"):
-        optimizer.check_matrices("muon", params, is_stacked)
-    optimizer.check_matrices("adam", params, is_stacked)

@@ -1,14 +1,11 @@
 """The recipe 'reranker': its rows, its losses and its scores."""
 
-import logging
-
 import jax
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from configs import monobert
-from retrieval.common.errors import UserError
 from retrieval.data.examples.example_kind import pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.sets.beir import Candidate
@@ -18,7 +15,6 @@ from retrieval.recipes.inference import token_types
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.runs.weights.pair_scorer import JoinedRows
-from retrieval.training.collapse import SPREAD, Collapse
 
 WORDS = [f"w{number}" for number in range(45)]
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
@@ -133,18 +129,3 @@ def test_every_loss_of_scores_trains_it(loss, classes):
         alone_B, _ = jax.jit(whole)(parameters_of(model), alone, jax.random.key(0))
         np.testing.assert_allclose(alone_B, loss_B[:1], atol=1e-5)
     np.testing.assert_allclose(*found, atol=1e-5)
-
-
-def test_equal_scores_warn_and_then_end_the_run(caplog):
-    """A fifth of 100 steps after a warm-up of 10; what comes between counts them anew."""
-    watched = Collapse(SPREAD, steps=100, warmup=10)
-    with caplog.at_level(logging.WARNING):
-        for step in range(0, 30, 5):
-            watched.look(step, {"spread": SPREAD.least / 2})
-            watched.look(step, {"validation/RR": 0.1})
-    assert len(caplog.records) == 1 and "step 0: the scores of a query's candidates have been all alike" in caplog.text
-    watched.look(30, {"spread": 1.0})
-    for step in range(31, 51):
-        watched.look(step, {"spread": 0.0})
-    with pytest.raises(UserError, match=r"step 51: .* have been all alike since step 31: the reranker learns nothing"):
-        watched.look(51, {"spread": 0.0})

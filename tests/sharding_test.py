@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec as P
 from support.tiny_towers import LORA, VOCABULARY, begin, make_batch, make_config, run
 
 from retrieval.common.errors import UserError
-from retrieval.models import products, transformer
 from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model, build_model, check_chunks, recipe_of
 from retrieval.runs.weights import initial_parameters, train_state
@@ -23,7 +22,6 @@ AUTOENCODER |= {"recipe": "autoencoder", "model.decoder.latent": 8}
 QWEN3 = {"model.tied": True, "model.family": "qwen3", "model.switches": ("kv_heads=1", "head_size=8")}
 # Adam makes much of the gradients of queries and keys, which are near 0 at the start, and of their rounding.
 QWEN3 |= {"train.chunk_size": 8, "model.remat": "full", "train.adam_epsilon": 1e-4}
-FORMATS = ("float32", "bfloat16")
 MASKED = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0, "recipe": "mlm"}
 
 
@@ -53,69 +51,6 @@ def test_training_is_the_same_on_every_mesh(changes, sizes):
         assert_close(state, expected, atol=1e-6)
         for params in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
             assert_shared(params, fsdp)
-
-
-SHARED = QWEN3 | {"model.num_heads": 4, "model.switches": ("kv_heads=2", "head_size=8")}
-BERT = {
-    "model.tied": True,
-    "model.num_heads": 4,
-    "model.dropout": 0.1,
-    "model.attention_dropout": 0.0,
-    "train.adam_epsilon": 1e-4,
-}
-ADAPTED = LORA | {"train.lora.dropout": 0.0, "train.lora.targets": ("all",)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "tensor", "on_cpu"),
-    [
-        (SHARED, 2, True),
-        pytest.param(SHARED, 2, False, marks=pytest.mark.long),
-        pytest.param(BERT, 4, True, marks=pytest.mark.long),
-        pytest.param(SHARED | ADAPTED, 2, True, marks=pytest.mark.long),
-        pytest.param(SHARED | ADAPTED, 2, False, marks=pytest.mark.long),
-    ],
-    ids=["Qwen3", "Qwen3 on an accelerator", "BERT", "adapters", "adapters on an accelerator"],
-)
-def test_training_is_the_same_where_devices_share_heads(monkeypatch, changes, tensor, on_cpu):
-    for module in (products, transformer):
-        monkeypatch.setattr(module, "is_on_cpu", lambda: on_cpu)
-    expected, losses = run(make_config(1, **changes))
-    state, actual = run(make_config(2, **changes, **{"mesh.tensor": tensor}))
-    np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-    assert_close(state, expected, atol=2e-6)
-    layers = state.params["query_tower"]["encoder"]["layers"]
-    for kernel in (layers["attention"]["key"]["kernel"], layers["mlp_out"]["kernel"]):
-        assert kernel.addressable_shards[0].data.size * 2 * tensor == kernel.size
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mesh.tensor": 3}, r"config\.mesh\.tensor=3 does not divide the 8 devices"),
-        ({"mesh.tensor": 4}, r"tensor=4 does not divide the encoder's kv_heads, which is 2"),
-        ({"mesh.tensor": 2, "mesh.fsdp": 8}, r"fsdp=8 does not divide the 8 devices over config\.mesh\.tensor=2"),
-        ({"mesh.tensor": 2, "model.dropout": 0.1}, r"set config\.model\.attention_dropout=0"),
-        ({"mesh.tensor": 2, **LORA}, r"and config\.train\.lora\.dropout=0"),
-    ],
-)
-def test_heads_that_devices_cannot_share(changes, message):
-    with pytest.raises(UserError, match=message):
-        make_mesh(make_config(**SHARED | changes))
-
-
-def test_parameters_in_bfloat16_learn_as_those_in_float32_do():
-    (whole, losses), (state, actual) = (run(make_config(4, **QWEN3, **{"train.parameters": p})) for p in FORMATS)
-    np.testing.assert_allclose(actual, losses, rtol=0, atol=0.01)
-    assert actual[-1] != losses[-1]
-    masters, inner = state.opt_state.params, state.opt_state.inner
-    assert_close(masters, whole.params, atol=0.01)
-    for (path, leaf), master in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(masters), strict=True):
-        is_matrix = "layers" in str(path) and "kernel" in str(path)
-        assert leaf.dtype == ("bfloat16" if is_matrix else "float32") and master.dtype == "float32"
-        np.testing.assert_array_equal(leaf, master.astype(leaf.dtype), err_msg=str(path))
-    for params in (state.params, masters, inner[1][0].mu):
-        assert_shared(params, 4)
 
 
 def assert_shared(params, fsdp):

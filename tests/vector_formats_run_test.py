@@ -1,4 +1,4 @@
-"""The stage `handover` of a run: its passages, its evaluation set, windows, metadata, and what is refused."""
+"""The stage `handover` of a run: its passages, its evaluation set, windows, and what is refused."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def table_of(folder, name="vectors"):
 
 
 def test_the_corpus_is_handed_over(encoded):
-    folder = handed(encoded, "table", "faiss")
+    folder = handed(encoded, "table", "vertex")
     table, stored = table_of(folder), encoded.embeddings("corpus", "trained")
     passages = [passage for path in encoded.passages for passage in beir.read_candidates(path)]
     rows = StoredRows(stored, "candidates")[:]
@@ -62,7 +62,7 @@ def test_the_corpus_is_handed_over(encoded):
         best = np.argsort(-(rows @ np.array(vector, np.float32)), kind="stable")[:10]
         assert set(expected) == {passages[row].id for row in best}
     told = records.record_of(encoded, "handover")["details"]
-    assert told["collection"] == "corpus" and told["table"]["rows"] == told["faiss"]["rows"] == len(passages)
+    assert told["collection"] == "corpus" and told["table"]["rows"] == told["vertex"]["rows"] == len(passages)
 
 
 def test_a_set_is_handed_over_with_its_queries(encoded):
@@ -77,51 +77,10 @@ def test_a_set_is_handed_over_with_its_queries(encoded):
 
 
 def test_it_runs_again_with_the_same_bytes(encoded):
-    folder = handed(encoded, "faiss")
+    folder = handed(encoded, "vertex")
     before = (folder / "manifest.json").read_bytes()
-    assert handed(encoded, "faiss") == folder and (folder / "manifest.json").read_bytes() == before
+    assert handed(encoded, "vertex") == folder and (folder / "manifest.json").read_bytes() == before
     assert (folder.parent / "table").exists()  # of the other hand-overs
-
-
-def test_metadata_of_documents_and_passages(encoded, tmp_path):
-    passage = next(beir.read_candidates(encoded.passages[0]))
-    document = passage.id.rpartition(":")[0]
-    lines = [{"_id": document, "lang": "en", "year": 2026, "weight": 2**60 + 1}]
-    lines += [{"_id": passage.id, "lang": "de", "weight": 0.5}]
-    more = tmp_path / "more.jsonl"
-    more.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = table_of(handed(encoded, "table", metadata=str(more), columns="lang, year,document,weight"))
-    row = table["id"].to_pylist().index(passage.id)
-    assert [table[name][row].as_py() for name in ("lang", "year", "document", "weight")] == ["de", 2026, document, 0.5]
-    others = [
-        of for of in zip(*(table[name].to_pylist() for name in ("document", "lang", "year"))) if of[0] == document
-    ]
-    assert {of[1:] for of in others} == {("de", 2026), ("en", 2026)} and table["lang"].null_count
-    for fields, message in (
-        ({"columns": "langs"}, "unknown metadata in config.handover.columns 'langs': did you mean lang"),
-        ({"columns": "id"}, "has a column 'id' already"),
-    ):
-        with pytest.raises(UserError, match=message):
-            handed(encoded, "table", metadata=str(more), **fields)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    (
-        ({"_id": "a", "parent": "b"}, "line 2: 'parent' has a meaning of its own"),
-        ({"_id": "a", "size": {"x": 1}}, r"line 2: 'size' is \{'x': 1\}; metadata is a text"),
-        ({"_id": "a", "year": "late"}, "line 2: 'year' is a text here and a integer in lines before"),
-        ({"_id": "a", "word": "\ud800"}, "line 2: 'word' is"),
-        ({"_id": "z"}, "the _id 'z' is there twice"),
-        ({"lang": "en"}, "_id"),
-        ({"_id": "a"}, "none of its 2 lines"),
-    ),
-)
-def test_metadata_that_is_none(encoded, tmp_path, line, message):
-    path = tmp_path / "more.jsonl"
-    path.write_text(json.dumps({"_id": "z", "year": 1}) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(UserError, match=message):
-        handed(encoded, "table", metadata=str(path))
 
 
 def test_each_window_has_an_id_of_its_own(encoded, inputs, tmp_path):
@@ -159,10 +118,9 @@ def test_embeddings_of_other_texts_are_refused(encoded, tmp_path):
     ("targets", "fields", "message"),
     (
         (("tabel",), {}, "unknown target in config.handover.to 'tabel': did you mean table"),
-        ((), {}, "name one or more of faiss, table"),
+        ((), {}, "name one or more of table, vertex"),
         (("table", "table"), {}, "each once"),
         (("table",), {"collection": "rega"}, "name one that .* has embeddings of: reqa, corpus"),
-        (("table",), {"metadata": "nowhere.jsonl"}, "no such file or folder, in config.handover.metadata"),
     ),
 )
 def test_bad_input(encoded, targets, fields, message):

@@ -1,7 +1,7 @@
 """What is handed over, read back by parsers of the formats; what is refused."""
 
+import dataclasses
 import json
-import struct
 
 import numpy as np
 import pyarrow
@@ -12,10 +12,7 @@ from support.handed_over import block_of, checks, made, questions, verify, writt
 
 from retrieval.common.errors import UserError
 from retrieval.export.vectors import folder
-from retrieval.export.vectors.metadata import Metadata
 from retrieval.export.vectors.targets import TARGETS
-
-COLUMNS = ("lang", "tags", "year", "weight", "draft")
 
 
 def lines(path):
@@ -23,14 +20,12 @@ def lines(path):
 
 
 def test_the_table_comes_back(tmp_path):
-    vectors, embeddings = made(columns=COLUMNS)
+    vectors, embeddings = made()
     path = written("table", tmp_path, vectors, embeddings, vectors) / "vectors"
     table, block = parquet.read_table(path), block_of(vectors)
-    assert table.schema.names == ["id", "vector", "title", "text", "metadata", *COLUMNS]
+    assert table.schema.names == ["id", "vector", "title", "text", "metadata"]
     assert [table[name].to_pylist() for name in ("id", "title", "text")] == [block.ids, block.titles, block.texts]
     assert list(map(json.loads, table["metadata"].to_pylist())) == block.metadata
-    for name in COLUMNS:
-        assert table[name].to_pylist() == [of.get(name) for of in block.metadata]
     assert table.schema.field("vector").type == pyarrow.list_(pyarrow.float32(), 16)
     assert table["vector"].combine_chunks().flatten().to_numpy().tobytes() == block.vectors.tobytes()
     said = json.loads((tmp_path / "table" / "vectors.json").read_text())
@@ -62,24 +57,15 @@ def test_what_is_expected_are_the_best_of_all(tmp_path):
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_the_same_input_gives_the_same_bytes(name, tmp_path):
     for part in ("a", "b"):
-        written(name, tmp_path / part, *made(breaks=False, columns=COLUMNS))
+        written(name, tmp_path / part, *made(breaks=False))
     sums = [json.loads((tmp_path / part / name / "manifest.json").read_text()) for part in ("a", "b")]
     assert sums[0] == sums[1] and all(each["bytes"] for each in sums[0]["files"])
     rows = {each["file"]: each.get("rows") for each in sums[0]["files"]}
     assert rows["check.jsonl"] == 50 and 40 in rows.values() and rows["README.md"] is None
 
 
-def test_a_faiss_folder_comes_back(tmp_path):
-    vectors, embeddings = made(breaks=False)
-    path = written("faiss", tmp_path, vectors, embeddings)
-    data = (path / "index").read_bytes()
-    assert data[:4] == b"IxFI" and struct.unpack_from("<iq", data, 4) == (16, 40)
-    assert data[-embeddings.nbytes :] == embeddings.tobytes()
-    assert struct.unpack_from("<Q", data, len(data) - embeddings.nbytes - 8) == (40 * 16,)
-
-
 def test_vertex_and_its_index(tmp_path):
-    vectors, embeddings = made(columns=COLUMNS)
+    vectors, embeddings = made()
     path, block = written("vertex", tmp_path, vectors, embeddings), block_of(vectors)
     assert sorted(item.name for item in (path / "data").iterdir()) == ["data-00000.json"]
     for place, record in enumerate(map(json.loads, lines(path / "data" / "data-00000.json"))):
@@ -87,30 +73,9 @@ def test_vertex_and_its_index(tmp_path):
         assert record["id"] == block.ids[place]
         assert np.array(record["embedding"], np.float32).tobytes() == block.vectors[place].tobytes()
         assert record["embedding_metadata"] == {"title": block.titles[place], **metadata}
-        allowed = {one["namespace"]: one["allow"] for one in record.get("restricts", ())}
-        wanted = {"lang": [metadata.get("lang")], "tags": metadata.get("tags")}
-        wanted |= {"draft": [str(metadata.get("draft")).lower()]}
-        assert allowed == {name: of for name, of in wanted.items() if name in metadata}
-        values = {one.pop("namespace"): one for one in record.get("numeric_restricts", ())}
-        wanted = {"year": "value_int", "weight": "value_double"}
-        assert values == {name: {kind: metadata[name]} for name, kind in wanted.items() if name in metadata}
-        assert record.get("crowding_tag") == metadata.get("document")
+        assert record.get("crowding_tag") == metadata.get("parent", metadata.get("document"))
     index = json.loads((path / "index.json").read_text())
     assert index["config"]["dimensions"] == 16 and index["config"]["shardSize"] == "SHARD_SIZE_SMALL"
-
-
-def changed(vectors, **changes):
-    """The vectors with other ids, texts or metadata."""
-
-    def blocks():
-        yield block_of(vectors)._replace(**changes)
-
-    return vectors.__class__(**{**vars(vectors), "blocks": blocks, "rows": 1})
-
-
-def test_names_that_the_table_has_itself():
-    with pytest.raises(UserError, match="'title'"):
-        Metadata(None).check_columns(("title",))
 
 
 def test_a_folder_of_something_else_stays(tmp_path):
@@ -124,40 +89,39 @@ def test_a_folder_of_something_else_stays(tmp_path):
 def test_a_store_gets_the_manifest_last(tmp_path):
     bucket = toy_store.bucket(tmp_path / "store")
     vectors, embeddings = made(breaks=False)
-    local = written("faiss", tmp_path / "local", vectors, embeddings)
+    local = written("vertex", tmp_path / "local", vectors, embeddings)
 
     def write():
-        arguments = TARGETS["faiss"], vectors, None, checks(vectors, embeddings)
+        arguments = TARGETS["vertex"], vectors, None, checks(vectors, embeddings)
         return folder.write("s3://bucket/x", *arguments, scratch=tmp_path)
 
-    bucket.fails = toy_store.dies_at("write", "docid")
-    with pytest.raises(UserError, match=r"x/faiss/.*cannot be written"):
+    bucket.fails = toy_store.dies_at("write", "index.json")
+    with pytest.raises(UserError, match=r"x/vertex/.*cannot be written"):
         write()
     bucket.fails = lambda kind, name: None
-    assert "bucket/x/faiss/manifest.json" not in bucket.names()
+    assert "bucket/x/vertex/manifest.json" not in bucket.names()
     for _ in range(2):
         write()
-        assert toy_store.contents(bucket.folder / "bucket" / "x", ["faiss"]) == toy_store.contents(
-            local.parent, ["faiss"]
+        assert toy_store.contents(bucket.folder / "bucket" / "x", ["vertex"]) == toy_store.contents(
+            local.parent, ["vertex"]
         )
         done = [each for each in bucket.log if each[0] != "list"]
-        assert done[-1] == ("write", "bucket/x/faiss/manifest.json") and len(done) > 4
-    assert done[-6] == ("delete", "bucket/x/faiss/manifest.json")
-    bucket.path("bucket/x/faiss/manifest.json").unlink()
-    bucket.path("bucket/x/faiss/thesis.md").write_text("mine")
+        assert done[-1] == ("write", "bucket/x/vertex/manifest.json") and len(done) > 4
+    assert done[-6] == ("delete", "bucket/x/vertex/manifest.json")
+    bucket.path("bucket/x/vertex/manifest.json").unlink()
+    bucket.path("bucket/x/vertex/thesis.md").write_text("mine")
     with pytest.raises(UserError, match="something else is there"):
         write()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["local", "store"]
 
 
 def test_a_hand_over_takes_the_place_of_the_one_before(tmp_path):
-    path = written("faiss", tmp_path, *made(rows=8, breaks=False)) / "docid"
-    vectors, embeddings = made(rows=1, columns=("year",))
-    with pytest.raises(UserError, match=r"pyserini reads ids as lines, and 'a\\nb' is none"):
-        written("faiss", tmp_path, changed(vectors, ids=["a\nb"]), embeddings)
-    with pytest.raises(UserError, match=r"year=2147483648 of .* is no whole number of 32 bits"):
-        written("vertex", tmp_path, changed(vectors, metadata=[{"year": 1 << 31}]), embeddings)
-    verify(path.parent)
+    path = written("vertex", tmp_path, *made(rows=8)) / "data" / "data-00000.json"
+    vectors, embeddings = made(rows=1)
+    broken = [block_of(vectors)._replace(titles=["\ud800"])]
+    with pytest.raises(UnicodeEncodeError):
+        written("vertex", tmp_path, dataclasses.replace(vectors, blocks=lambda: iter(broken)), embeddings)
+    verify(path.parents[1])
     assert len(lines(path)) == 8 and len(list(tmp_path.iterdir())) == 1
-    written("faiss", tmp_path, *made(rows=9, breaks=False))
+    written("vertex", tmp_path, *made(rows=9))
     assert len(lines(path)) == 9

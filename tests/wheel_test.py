@@ -74,6 +74,8 @@ def test_a_wheel_holds_configs_and_the_lock(wheel):
     ours = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").rglob("*.py")}
     assert {f"retrieval/{name}" for name in ours} <= names
     assert {"retrieval/requirements.lock", "retrieval/py.typed", "retrieval/serving/page/page.js"} <= names
+    data = (path for kind in ("toml", "txt") for path in (REPOSITORY / "retrieval").rglob(f"*.{kind}"))
+    assert {path.relative_to(REPOSITORY).as_posix() for path in data} <= names
     assert not any(name.startswith(("tests/", "configs/")) for name in names)
     assert wheel.name == f"retrieval_jax-{retrieval.__version__}-py3-none-any.whl"  # another project is "retrieval"
 

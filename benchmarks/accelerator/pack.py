@@ -52,7 +52,7 @@ SETTINGS = {
         "dtype": "bfloat16",
         "remat": "none",
         "unroll": 1,  # compiles in less time than it costs in so few steps
-        "products": "dtype",
+        "matmul_dtype": "dtype",
         "pooling": "mean",
         "tied": True,  # half of the parameters, each trained by both sides
         "normalize": True,

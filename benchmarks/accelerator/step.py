@@ -126,7 +126,7 @@ def config_of(given: Given, step: Step) -> ConfigDict:
     config.data.update(query_length=sizes["query_length"], document_length=sizes["document_length"], lanes=1)
     config.data.negatives = 0
     config.data.pack.update(query=0.0, document=0.0, auto=False)
-    config.model.update(dtype="bfloat16", unroll=1, products="dtype", encoder="transformer", attention="auto")
+    config.model.update(dtype="bfloat16", unroll=1, matmul_dtype="dtype", encoder="transformer", attention="auto")
     config.model.update(pooling="mean", tied=True, normalize=True, embed_dim=512)
     config.model.update(step.model)
     config.train.update(batch_size=size, chunk_size=0, accumulation=1, log_q=False, temperature=0.05, steps=1000)

@@ -3,11 +3,13 @@
 `Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from retrieval.common.errors import UserError, unknown_name
-from retrieval.config import fields, removed_fields
+from retrieval.config import fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
     NUMBER,
@@ -83,7 +85,7 @@ _OPTIMIZER = _table("optimizer", "training.optimizer.OPTIMIZERS")
 _SCHEDULE = _table("schedule", "training.schedules.SCHEDULES")
 _NEGATIVES = _table("format", "data.labelled.negatives_format.FORMATS")
 _REFRESH = _table("kind of refresh", "runs.fitting.refresh_kind.REFRESHES")
-_FLOAT, _FALSE = choice("float32", "bfloat16"), choice("", "absolute", "relative")
+_FALSE = choice("", "absolute", "relative")
 _HELD_OUT = number("0, or a share from 0.0001 to below 1, such as 0.01", lambda n: n == 0 or 0.0001 <= n < 1)
 _OR_AS_DROPOUT = number("a number of at least 0 and below 1, or -1", lambda n: 0 <= n < 1 or n == -1)
 _TWO = whole_numbers("two whole numbers, such as (3, 3)", 0)
@@ -245,14 +247,13 @@ declare(
     # How it is computed.
     dtype=Field("bfloat16", choice("bfloat16", "float32"), "number format of activations; parameters are float32"),
     attention=Field("auto", choice("auto", "plain", "fused"), "fused: a kernel of the chip; auto: where it fits"),
-    products=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of matrix products; auto: bfloat16 with AMX"),
+    matmul_dtype=Field("dtype", choice("dtype", "bfloat16", "auto"), "factors of products; auto: bfloat16 with AMX"),
     remat=Field("full", choice("none", "dots", "full", "auto"), "recomputed in backward; auto: dots or none"),
     unroll=Field(1, whole(0), "layers in an iteration of the scan; 0: one where backward recomputes, else up to four"),
 )
 declare(
     "mesh",
     fsdp=Field(1, whole(1), "devices that share one copy of parameters and optimizer state; 1: each has its own"),
-    tensor=Field(1, whole(1), "devices that share heads and MLP of each layer, for the same rows; divides kv_heads"),
     replicate_below=Field(65_536, whole(0), "parameters with fewer values are whole on every device"),
 )
 
@@ -269,7 +270,7 @@ declare(
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last"),
     loss=Field("in_batch_softmax", _table("loss", "training.loss_kind.LOSSES"), "what is minimised"),
     # The optimizer.
-    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; muon: of layers' matrices, and Adam of the rest"),
+    optimizer=Field("adam", _OPTIMIZER, "with decoupled weight decay; lamb is ANCE's"),
     learning_rate=Field(0.0001, POSITIVE, "highest learning rate, at the end of the warm-up"),
     schedule=Field("linear", _SCHEDULE, "after the warm-up: fall to 0 (linear, cosine), stay (constant), both (wsd)"),
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
@@ -279,7 +280,6 @@ declare(
     clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
     adam_epsilon=Field(1e-06, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
-    parameters=Field("float32", _FLOAT, "format of matrices of layers; the optimizer has float32, too"),
 )
 _OF_LOSSES = declare(
     "train",
@@ -398,17 +398,13 @@ declare(
 declare(
     "export",
     license=Field("", _LICENSE, "license that the model card names"),
-    tei=Field(True, SWITCH, "whether modules have the names that Text Embeddings Inference knows; else today's"),
     onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
-    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none"),
 )
 declare(
     "handover",
-    to=Field("table", TEXT, "targets, with commas: some of table, vertex and faiss"),
+    to=Field("table", TEXT, "targets, with commas: table, vertex, or both"),
     collection=Field("", TEXT, "whose vectors: corpus or a set; '': the corpus's, or those of the only set"),
-    columns=Field("", TEXT, "metadata that searches filter by, with commas, such as lang,document"),
-    metadata=Field("", PATHS, 'a file of lines {"_id": passage or document, "lang": "en", ...} with more metadata'),
     out=Field("", TEXT, "folder, or address such as gs://BUCKET/x, with one folder a target; '': handover/ of the run"),
 )
 
@@ -423,12 +419,20 @@ def defaults() -> dict[str, Any]:
     return {path: field.default for path, field in declared().items()}
 
 
+def explained(field: str) -> str:
+    """An error's message for a field that is gone, alone or with its group; empty for any other."""
+    tables = tomllib.loads(Path(__file__).with_name("removed_fields.toml").read_text(encoding="utf-8"))
+    ways = tables.pop("replaced") | {name: of["instead"] for of in tables.values() for name in of["names"].split()}
+    gone = next((name for name in ways if f"{field}.".startswith(f"{name}.")), "")
+    return gone and f"config.{field} is gone: {ways[gone]}"
+
+
 def check(values: Mapping[str, Any]) -> None:
     """Checks that a config has every field, and no other, each with a value that it may have."""
     set_values = dict(flatten(values))
     for path in set_values:
         if path not in declared():
-            if message := removed_fields.explained(path):
+            if message := explained(path):
                 raise UserError(message)
             raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
     for path, field in declared().items():

@@ -1,9 +1,10 @@
 """The model card of a trained model: a README.md with the metadata that the Hugging Face Hub reads."""
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from ml_collections import ConfigDict
@@ -14,8 +15,6 @@ from retrieval.data.tokenizers import prefixes, prompts
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.evaluation import display, run_report
 from retrieval.models import export_files as folders
-from retrieval.models import two_tower
-from retrieval.models.tower_head import DENSE, LAYER_NORM, NORMALIZE
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.fitting import examples
 
@@ -25,80 +24,8 @@ _PAIRS = (
     "document that is too long the longer of title and text is cut, then both."
 )
 _LACKS_PAIRS = "It was trained with titles as a text of their own, which {} does not have: leave them out."
-# What Text Embeddings Inference knows, by its source.
-_TEI_POOLINGS, _TEI_ACTIVATIONS = ("cls", "mean", "last"), ("identity", "tanh")
-_NO_TEI = ("t5", "gte")  # the latter under its older name alone
-
-
-class Kind(NamedTuple):
-    """A kind of model.
-
-    Attributes:
-      summary: what it is.
-      use: how it is called, in Python.
-      task: what the Hub calls it.
-      notes: how to use it, with fields of `config.data`.
-      library: of theirs, which joins titles with their texts; '' where it does not, or training does so too.
-    """
-
-    summary: str
-    use: str
-    task: str
-    tags: tuple[str, ...]
-    notes: tuple[str, ...]
-    library: str = ""
-
-
-# By `Recipe.published_by`.
-_KINDS = {
-    "": Kind(
-        "Two towers for dense retrieval: queries and documents become vectors, whose inner product is the score.",
-        """from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("FOLDER")
-queries, documents = model.encode_query(["a question"]), model.encode_document([("a title", "its text"), "a text"])
-scores = model.similarity(queries, documents)""",
-        "sentence-similarity",
-        ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval"),
-        ("Queries are cut to {query_length} tokens and documents to {document_length}, special ones too.",),
-    ),
-    "reranker": Kind(
-        "A reranker: a query and a document are read together, and become a score.",
-        """from sentence_transformers import CrossEncoder
-model = CrossEncoder("FOLDER")
-scores = model.predict([("a question", "a title its text"), ("a question", "a text")])""",
-        "text-ranking",
-        ("sentence-transformers", "cross-encoder", "reranker"),
-        (
-            "Query and document have {document_length} tokens together, [CLS] and two [SEP] among them.",
-            "It was trained with queries of at most {query_length} tokens, and nothing here cuts them to that.",
-        ),
-    ),
-    "late_interaction": Kind(
-        "Late interaction: every token of a query and of a document has a vector, and their best matches are added up.",
-        """from pylate import models, scores
-model = models.ColBERT("FOLDER")
-query, document = model.encode("a question", is_query=True), model.encode("a title its text", is_query=False)
-score = scores.colbert_scores([query], [document])""",
-        "sentence-similarity",
-        ("PyLate", "ColBERT", "sentence-transformers", "feature-extraction", "late-interaction"),
-        (
-            "Queries have {query_length} tokens and documents at most {document_length}, special ones among them.",
-            "A token has a vector. A score sums, over a query's tokens, the best product with one of the document's.",
-        ),
-        "PyLate",
-    ),
-    "splade": Kind(
-        "Learned sparse retrieval: queries and documents become weights of the vocabulary's tokens.",
-        """from sentence_transformers import SparseEncoder
-model = SparseEncoder("FOLDER")
-queries, documents = model.encode_query(["a question"]), model.encode_document(["a title its text"])
-scores = model.similarity(queries, documents)""",
-        "feature-extraction",
-        ("sentence-transformers", "sparse-encoder", "splade", "feature-extraction"),
-        ("Queries were cut to {query_length} tokens in training, and documents to {document_length}.",),
-        "`SparseEncoder`",
-    ),
-}
+_TOWERS = "towers"
+_KINDS = tomllib.loads(Path(__file__).with_name("model_cards.toml").read_text(encoding="utf-8"))
 
 
 def model_card(
@@ -122,7 +49,7 @@ def model_card(
       evaluated: rows of `results.json`.
       onnx: whether the folder `onnx` has the model, too.
     """
-    kind = _KINDS[recipe_of(trained).published_by]
+    kind = _KINDS[recipe_of(trained).published_by or _TOWERS]
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
     data = [f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()]
     results = run_report.results_tables([{**row, "seconds": None} for row in evaluated])  # those are of the machine
@@ -132,8 +59,8 @@ def model_card(
     parts = [
         f"---\n{_metadata(kind, license, trained_on)}---",
         f"# {display.inline(title)}",
-        kind.summary,
-        f"## Use\n\n```python\n{kind.use}\n```",
+        kind["summary"],
+        f"## Use\n\n```python\n{kind['use']}\n```",
         _listed(_notes(kind, trained, vocabulary, named, onnx)),
         f"## Training data\n\n{_listed(data)}",
         "## Results",
@@ -166,11 +93,13 @@ def trained_on(
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
 
-def _notes(kind: Kind, trained: ConfigDict, vocabulary: Vocabulary, named: Mapping[str, str], onnx: bool) -> list[str]:
+def _notes(
+    kind: Mapping[str, Any], trained: ConfigDict, vocabulary: Vocabulary, named: Mapping[str, str], onnx: bool
+) -> list[str]:
     """How to use the model, and what it is not good for; Markdown."""
-    model, data = trained.model, trained.data
-    notes = [note.format_map(data.to_dict()) for note in kind.notes]
-    if kind is _KINDS[""]:
+    model, data, library = trained.model, trained.data, kind.get("library", "")
+    notes = [note.format_map(data.to_dict()) for note in kind["notes"]]
+    if kind is _KINDS[_TOWERS]:
         if model.tied and data.query_length != data.document_length:
             notes += ["One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."]
         if model.truncate_dim:
@@ -178,13 +107,13 @@ def _notes(kind: Kind, trained: ConfigDict, vocabulary: Vocabulary, named: Mappi
             notes += [f"Of embeddings the first {model.truncate_dim} dimensions are kept.{again}"]
         pooler = " Its pooler is of zeros: there is none." * (model.family in folders.WITH_POOLER)
         loader = "T5EncoderModel" if model.family == "t5" else "AutoModel"
-        notes += [f"`{loader}` loads the encoder alone.{pooler}", _note_of_tei(model)]
+        notes += [f"`{loader}` loads the encoder alone.{pooler}"]
     if model.sparse_queries == "idf":
         notes += ["A table weighs the tokens of queries, without an encoder."]
-    if data.titles == prefixes.JOINED or not (kind.library or kind is _KINDS[""]):
+    if data.titles == prefixes.JOINED or not (library or kind is _KINDS[_TOWERS]):
         notes += [_JOINED]
     else:
-        notes += [_LACKS_PAIRS.format(kind.library) if kind.library else _PAIRS]
+        notes += [_LACKS_PAIRS.format(library) if library else _PAIRS]
     notes += [f"`encode_{name}` puts {named[name]!r} before each text." for name in named if name in prompts.USUAL]
     if others := [f"{display.inline(name)} {text!r}" for name, text in named.items() if name not in prompts.USUAL]:
         notes += [f"Other prompts, which `prompt_name` takes: {', '.join(others)}."]
@@ -200,30 +129,6 @@ def _notes(kind: Kind, trained: ConfigDict, vocabulary: Vocabulary, named: Mappi
     return notes
 
 
-def _note_of_tei(model: Any) -> str:
-    """Whether Text Embeddings Inference serves the folder of towers, and how; Markdown."""
-    layers = two_tower.head_of(model.embed_dim, model.embed_norm, model.head)
-    activations = {layer.activation for layer in layers if layer.kind == DENSE} - {*_TEI_ACTIVATIONS}
-    lacks = {  # it would stop at these, or leave them out without a word
-        "LayerNorm behind the pooling": any(layer.kind == LAYER_NORM for layer in layers),
-        "normalisation before a dense layer": any(layer.kind == NORMALIZE for layer in layers),
-        **{f"{name} behind a dense layer": True for name in sorted(activations)},
-        f"pooling `{model.pooling}`": model.pooling not in _TEI_POOLINGS,
-        "pooling without the prompt": any(model.pool_from),
-        f"encoder of the family {model.family}": model.family in _NO_TEI,
-    }
-    if any(lacks.values()):
-        return f"Not for Text Embeddings Inference, which has no {' and no '.join(n for n in lacks if lacks[n])}."
-    where = "this folder" if model.tied else "the folders `query` and `document`, each by itself"
-    truncate = model.truncate_dim
-    options = [f'"normalize": {str(bool(model.normalize)).lower()}'] * (not model.normalize or bool(truncate))
-    options += [f'"dimensions": {truncate}'] * bool(truncate)
-    request = f" Ask with `{', '.join(options)}`." if options else ""
-    return (
-        f"Text Embeddings Inference serves {where}.{request} It puts a prompt before texts where `prompt_name` says so."
-    )
-
-
 def _names(value: Any) -> list[str]:
     """Files by their names, what the hub or TFDS has by its name there."""
     parts = [part for part in str(value).split(",") if part]
@@ -234,11 +139,11 @@ def _names(value: Any) -> list[str]:
     ]
 
 
-def _metadata(kind: Kind, license: str, trained_on: Mapping[str, list[str]]) -> str:
+def _metadata(kind: Mapping[str, Any], license: str, trained_on: Mapping[str, list[str]]) -> str:
     """As YAML. The Hub refuses a name of other characters than these."""
     names = {re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") for of in trained_on.values() for name in of}
-    fields = {"library_name": "sentence-transformers", "pipeline_tag": kind.task, "license": license}
-    fields |= {"tags": list(kind.tags), "datasets": sorted(names - {""})}
+    fields = {"library_name": "sentence-transformers", "pipeline_tag": kind["task"], "license": license}
+    fields |= {"tags": kind["tags"], "datasets": sorted(names - {""})}
     return yaml.safe_dump({name: value for name, value in fields.items() if value}, sort_keys=False)
 
 

@@ -40,7 +40,7 @@ _OPSET = 21  # which runtimes of 2024 have
 _MOST = 2**31 - 2**20  # bytes of one file; parameters of more lie in a file beside it
 _DATA = "_data"
 # What every platform computes, to within float32.
-_PLAIN = {"dtype": "float32", "products": "dtype", "attention": "plain", "remat": "none"}
+_PLAIN = {"dtype": "float32", "matmul_dtype": "dtype", "attention": "plain", "remat": "none"}
 
 Embed = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 

@@ -47,13 +47,12 @@ class TrainedTowers:
         named = {name: text for name, text in table.items() if text or name not in prompts.USUAL}
         return cls(config, towers, vocabulary, named)
 
-    def write(self, folder: Path, instead: Callable[[str, Path], None] | None = None, package: str = "") -> None:
+    def write(self, folder: Path, instead: Callable[[str, Path], None] | None = None) -> None:
         """Writes tied towers as one model, others as one each in `query/` and `document/`, with a router above.
 
         Args:
           folder: one that is there.
           instead: writes the parameters of a tower of a name otherwise.
-          package: of the modules in `modules.json`; '' for the usual one.
 
         Raises:
           UserError: the pooling, or the prompt of texts of no side, is none that those libraries have.
@@ -65,7 +64,6 @@ class TrainedTowers:
             prompts=self.prompts,
             include_prompt=includes_prompts(self.config, self.vocabulary),
             titles=data.titles,
-            package=package or folders.PACKAGE,
         )
         default = default_prompt(self.config, self.prompts)
 

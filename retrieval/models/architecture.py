@@ -44,7 +44,7 @@ class Architecture:
       rope_theta, local_theta: the base of the angles, and that of local layers; 0: the same.
       rope_scaling: '' or the scaling of long contexts: 'linear:FACTOR', which local layers have not, or
         'llama3:FACTOR:LOW:HIGH:ORIGINAL'.
-      reach: of local layers, how many tokens before its own a token sees, and behind it if the attention is not
+      window: of local layers, how many tokens before its own a token sees, and behind it if the attention is not
         causal; 0: no layer is local.
       global_every: one layer in so many is not local; 0: all are.
       global_first: whether it is the first of them, or the last.
@@ -71,7 +71,7 @@ class Architecture:
     rope_theta: float = 10_000.0
     local_theta: float = 0.0
     rope_scaling: str = ""
-    reach: int = 0
+    window: int = 0
     global_every: int = 0
     global_first: bool = False
 
@@ -87,8 +87,8 @@ class Architecture:
 
     def locality(self) -> tuple[bool, ...]:
         """Whether each layer of a period is local."""
-        if not self.reach or not self.global_every:
-            return (bool(self.reach),)
+        if not self.window or not self.global_every:
+            return (bool(self.window),)
         others = (True,) * (self.global_every - 1)
         return (False, *others) if self.global_first else (*others, False)
 

@@ -293,7 +293,7 @@ def _explicit(config: TransformerConfig) -> tuple[Architecture, list[bool]]:
         kv_heads=config.kv_heads,
         head_size=config.head_size,
         score_size=switches.score_size or config.head_size,
-        reach=switches.reach if any(is_local) else 0,
+        window=switches.window if any(is_local) else 0,
         local_theta=(switches.local_theta or switches.rope_theta) if any(is_local) else 0.0,
         global_every=0,
         global_first=False,

@@ -31,8 +31,7 @@ from retrieval.models.transformer import Transformer
 from retrieval.models.two_tower import Tower
 
 # The older names of modules, which Text Embeddings Inference knows alone; sentence-transformers 6 maps them, and warns.
-PACKAGE = "sentence_transformers.models"
-NEW_PACKAGE = "sentence_transformers.sentence_transformer.modules"
+_PACKAGE = "sentence_transformers.models"
 ROUTER = "router_config.json"
 WITH_POOLER = ("bert", "mpnet")
 
@@ -47,7 +46,6 @@ class Use:
       prompts: what stands before texts, by name: before queries and before documents, where there is something.
       include_prompt: whether the pooling takes the tokens of these.
       titles: how the title of a document was read, `data.titles`; our own loader looks for it.
-      package: of the modules in `modules.json`.
     """
 
     normalize: bool
@@ -55,7 +53,6 @@ class Use:
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     include_prompt: bool = True
     titles: str = ""
-    package: str = PACKAGE
 
     def settings(self, default_prompt: str) -> dict[str, Any]:
         """What `config_sentence_transformers.json` says.
@@ -103,7 +100,7 @@ def write_tower(
     for layer, name in [*tower.layers(), *([(Layer(NORMALIZE), "")] if use.normalize else [])]:
         modules.append((f"{len(modules)}_{KINDS[layer.kind]}", KINDS[layer.kind]))
         write_layer(folder / modules[-1][0], layer, getattr(tower, name) if name else None)
-    write_modules(folder, [(place, f"{use.package}.{kind}") for place, kind in modules])
+    write_modules(folder, [(place, f"{_PACKAGE}.{kind}") for place, kind in modules])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 
@@ -128,7 +125,7 @@ def write_encoder(folder: Path, encoder: Transformer, pad_id: int = -1) -> None:
 def write_router(folder: Path, use: Use, default_prompt: str) -> None:
     """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
     files.write_json(folder / ROUTER, router(folder))
-    write_modules(folder, [("", f"{use.package}.Router")])
+    write_modules(folder, [("", f"{_PACKAGE}.Router")])
     files.write_json(folder / SETTINGS, use.settings(default_prompt))
 
 

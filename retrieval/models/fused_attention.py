@@ -21,7 +21,7 @@ from retrieval.models.attention import Heads
 from retrieval.models.text import seen_tokens
 
 # Queries [R, N, D, L] with keys and values [R, K, D, L], and segments [R, L], to what each token sees [R, N, D, L]; it
-# also takes the `causal` and `reach` of `Segments`.
+# also takes the `causal` and `window` of `Segments`.
 Kernel: TypeAlias = Callable[..., jax.Array]
 
 _LANES = 128  # tokens: the kernels take rows of a multiple
@@ -38,13 +38,13 @@ class Segments:
 
     Attributes:
       causal: whether a token sees none behind it.
-      reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
+      window: how far before it a token sees, and behind it where it sees any; None: the whole text.
     """
 
     ids_RL: jax.Array
     kernel: Kernel
     causal: bool = False
-    reach: int | None = None
+    window: int | None = None
 
 
 def check(form: str, dtype: str, head_size: int, rate: float, has_bias: bool = False) -> None:
@@ -84,19 +84,19 @@ def attend(heads: Heads, segments: Segments) -> jax.Array:
 
     # What fills a row up sees itself alone: no row of a softmax is empty.
     ids_RL = padded(segments.ids_RL, -1)
-    kernel = functools.partial(segments.kernel, causal=segments.causal, reach=segments.reach)
+    kernel = functools.partial(segments.kernel, causal=segments.causal, window=segments.window)
     return _on_own_rows(kernel)(tuple(map(padded, heads)), ids_RL)[..., :L]
 
 
 def splash(
-    heads: Heads, segments_RL: jax.Array, causal: bool = False, reach: int | None = None, interpret: bool = False
+    heads: Heads, segments_RL: jax.Array, causal: bool = False, window: int | None = None, interpret: bool = False
 ) -> jax.Array:
     """The kernel of TPUs; `interpret` runs it on a CPU, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as tpu
 
     query_RNDL, key_RKDL, value_RKDL = heads
     _, N, D, L = query_RNDL.shape
-    is_local = reach is not None and reach < L and L > 2 * _LOCAL_BLOCK
+    is_local = window is not None and window < L and L > 2 * _LOCAL_BLOCK
     block = next(size for size in _BLOCKS if L % size == 0 and (size <= _LOCAL_BLOCK or not is_local))
     # Nothing is transposed.
     layouts: dict[str, Any] = dict.fromkeys(("q_layout", "k_layout", "v_layout"), tpu.QKVLayout.SEQ_MINOR)
@@ -106,8 +106,8 @@ def splash(
     blocks |= dict.fromkeys(("block_q_dq", "block_kv_dq"), block if is_local else None)
     sizes = tpu.BlockSizes(**blocks, **layouts, use_fused_bwd_kernel=not is_local)
     mask: Any = tpu.CausalMask((L, L)) if causal else tpu.FullMask((L, L))
-    if reach is not None:
-        mask = tpu.LocalMask((L, L), (reach, 0 if causal else reach), 0)
+    if window is not None:
+        mask = tpu.LocalMask((L, L), (window, 0 if causal else window), 0)
     row = tpu.make_splash_mha(
         tpu.MultiHeadMask([mask] * N), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
     )
@@ -121,11 +121,11 @@ def cudnn(
     heads: Heads,
     segments_RL: jax.Array,
     causal: bool = False,
-    reach: int | None = None,
+    window: int | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """The kernel of GPUs; `implementation="xla"` says the same without it."""
-    mask_R1LM = seen_tokens(segments_RL, causal, reach)[:, None]
+    mask_R1LM = seen_tokens(segments_RL, causal, window)[:, None]
     by_token = (x.transpose(0, 3, 1, 2) for x in heads)
     seen_RLND = jax.nn.dot_product_attention(*by_token, mask=mask_R1LM, implementation=implementation)
     return seen_RLND.transpose(0, 2, 3, 1)
@@ -156,14 +156,12 @@ def _kernel_of(device: Any, head_size: int) -> Kernel | None:
 
 
 def _on_own_rows(kernel: Kernel) -> Kernel:
-    """The kernel on the rows and heads that each device has: a compiler cannot share a kernel out by itself."""
+    """The kernel on the rows that each device has: a compiler cannot share a kernel out by itself."""
     if jax.sharding.get_abstract_mesh().empty:
         return kernel
 
     def call(heads: Heads, ids_RL: jax.Array) -> jax.Array:
-        spec = jax.typeof(heads[0]).sharding.spec
-        of_heads, of_rows = P(*spec[:2]), P(*spec[:1])
-        specs = ((of_heads, of_heads, of_heads), of_rows)
-        return jax.shard_map(kernel, in_specs=specs, out_specs=of_heads, check_vma=False)(heads, ids_RL)
+        rows = P(*jax.typeof(heads[0]).sharding.spec[:1])
+        return jax.shard_map(kernel, in_specs=(rows, rows), out_specs=rows, check_vma=False)(heads, ids_RL)
 
     return call

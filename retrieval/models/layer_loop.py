@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from retrieval.common.runtime.arrays import TENSOR
 from retrieval.models import lora
 from retrieval.models.transformer_config import REMAT, TransformerConfig
 
@@ -80,14 +79,10 @@ def through_layers(
 def gathered(x: jax.Array, matrix_dtype: Any = "float32") -> jax.Array:
     """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
 
-    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is. What
-    devices share of a layer's products stays shared.
+    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.
     """
-    spec = jax.typeof(x).sharding.spec
-    shared = P(*(axis if axis == TENSOR else None for axis in spec))
-    if not any(axis not in (None, TENSOR) for axis in spec):
-        return x
-    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, shared if any(shared) else P())
+    is_sharded = any(axis is not None for axis in jax.typeof(x).sharding.spec)
+    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, P()) if is_sharded else x
 
 
 def _kept(remat: str) -> Callable[..., bool]:

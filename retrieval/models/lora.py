@@ -106,8 +106,8 @@ def branch(linear: Any, x: jax.Array, last: Any = times) -> jax.Array:
     config = linear.config
     key = getattr(linear, "lora_key", None)
     x = dropout(x, config.lora_dropout, None if key is None else key[...])
-    low = times(x, linear.lora_a[...], config.dtype, config.products)
-    return config.lora_scale * last(low, linear.lora_b[...], config.dtype, config.products).astype(jnp.float32)
+    low = times(x, linear.lora_a[...], config.dtype, config.matmul_dtype)
+    return config.lora_scale * last(low, linear.lora_b[...], config.dtype, config.matmul_dtype).astype(jnp.float32)
 
 
 def set_dropout(layer: nnx.Module, rate: float, key: jax.Array | None) -> None:

@@ -1,8 +1,8 @@
 """Products of hidden states with a matrix of parameters, the most of what an encoder computes.
 
 TPUs multiply float32 in bfloat16 by themselves, and GPUs in TF32. CPUs do neither, but those with AMX multiply bfloat16
-three times as fast. `model.products` says whether the factors of products are rounded, those of attention on CPUs too.
-Sums stay in float32.
+three times as fast. `model.matmul_dtype` says whether the factors of products are rounded, those of attention on CPUs
+too. Sums stay in float32.
 
 On a CPU the gradient is our own. JAX's asks for a product over two axes, rows and tokens, and XLA copies both of its
 factors for that. Over one axis of all tokens it copies neither: that made a step of 4 layers of 256 a quarter faster.
@@ -15,10 +15,8 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from retrieval.common.runtime.arrays import are_shared, is_on_cpu, reshape_rows
+from retrieval.common.runtime.arrays import is_on_cpu, reshape_rows
 
 _BLOCK = 16  # tokens that are transposed at a time: with the features of a layer they fit a core's cache
 
@@ -26,32 +24,31 @@ AUTO = "auto"
 SAME = "dtype"
 
 
-def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
+def times(x: jax.Array, kernel_IO: jax.Array, dtype: str, matmul_dtype: str) -> jax.Array:
     """[..., I] times a matrix to [..., O]; float32 on a CPU, elsewhere in `dtype`.
 
     Args:
       dtype: of the computation, 'float32' or 'bfloat16'.
-      products: `SAME` as `dtype`, 'bfloat16', or `AUTO`: that on CPUs with a unit for it.
+      matmul_dtype: `SAME` as `dtype`, 'bfloat16', or `AUTO`: that on CPUs with a unit for it.
     """
-    factor = factor_type(dtype, products)
+    factor = factor_type(dtype, matmul_dtype)
     if is_on_cpu():
         return _on_cpu(factor, x, kernel_IO)
-    out = _out_sharding(x, kernel_IO)
-    return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype, out_sharding=out)
+    return jnp.dot(x.astype(factor), kernel_IO.astype(factor), preferred_element_type=dtype)
 
 
-def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, products: str) -> jax.Array:
+def columns(x_RLI: jax.Array, kernel_IO: jax.Array, dtype: str, matmul_dtype: str) -> jax.Array:
     """[R, L, I] times a matrix to [R, O, L]: as `times`, with the tokens last; not on CPUs, where bfloat16 fails."""
-    factor = factor_type(dtype, products)
+    factor = factor_type(dtype, matmul_dtype)
     factors = x_RLI.astype(factor), kernel_IO.astype(factor)
     return jnp.einsum("rli,io->rol", *factors, preferred_element_type=dtype)
 
 
-def factor_type(dtype: str, products: str) -> str:
+def factor_type(dtype: str, matmul_dtype: str) -> str:
     """The type that factors are rounded to. Args are those of `times`."""
-    if products == AUTO:
+    if matmul_dtype == AUTO:
         return "bfloat16" if is_on_cpu() and _has_amx() else dtype
-    return dtype if products == SAME else products
+    return dtype if matmul_dtype == SAME else matmul_dtype
 
 
 def rounded(x: jax.Array, factor: str) -> jax.Array:
@@ -75,8 +72,7 @@ def _on_cpu(factor: str, x: jax.Array, kernel_IO: jax.Array) -> jax.Array:
 
 def _forward(factor: str, x: jax.Array, kernel_IO: jax.Array) -> tuple[jax.Array, tuple]:
     # A sum in bfloat16 would not only be worse: XLA has no fast product for it.
-    factors, out = (rounded(x, factor), rounded(kernel_IO, factor)), _out_sharding(x, kernel_IO)
-    y = jnp.dot(*factors, preferred_element_type=jnp.float32, out_sharding=out)
+    y = jnp.dot(rounded(x, factor), rounded(kernel_IO, factor), preferred_element_type=jnp.float32)
     return y, (x, kernel_IO)
 
 
@@ -94,7 +90,7 @@ _on_cpu.defvjp(_forward, _backward)
 
 def _of_kernel(x: jax.Array, gradient: jax.Array, kernel_IO: jax.Array) -> jax.Array:
     """The gradient of a matrix: a sum over all tokens, of factors as they are multiplied."""
-    x_TI, gradient_TO = _tokens(x), _tokens(gradient)
+    x_TI, gradient_TO = (reshape_rows(y, -1, y.shape[-1]) for y in (x, gradient))
     if x.dtype != jnp.bfloat16 or x.ndim == 2 or x.shape[-2] % _BLOCK:
         return _product("ti,to->io", x_TI.astype(jnp.float32), gradient_TO.astype(jnp.float32), kernel_IO)
     # Both products end at a barrier: XLA would swap the factors where what reads the product transposes it.
@@ -117,20 +113,3 @@ def _product(equation: str, a: jax.Array, b: jax.Array, primal: jax.Array) -> ja
     sharding = jax.typeof(primal).sharding
     gradient = jnp.einsum(equation, a, b, preferred_element_type=jnp.float32, out_sharding=sharding)
     return gradient.astype(primal.dtype)
-
-
-def _tokens(x: jax.Array) -> jax.Array:
-    """[..., H] to [T, H]."""
-    if not are_shared(x, -1):
-        return reshape_rows(x, -1, x.shape[-1])
-    sharding = jax.typeof(x).sharding
-    out = NamedSharding(sharding.mesh, P(sharding.spec[0], sharding.spec[-1]))
-    return jnp.reshape(x, (-1, x.shape[-1]), out_sharding=out)
-
-
-def _out_sharding(x: jax.Array, kernel_IO: jax.Array) -> NamedSharding | None:
-    """Of their product, where devices share the axis that is summed over: they add up what each has of it."""
-    if not are_shared(x, -1):
-        return None
-    sharding = jax.typeof(x).sharding
-    return NamedSharding(sharding.mesh, P(*sharding.spec[:-1], None))

@@ -102,7 +102,7 @@ def same_text(text: Text) -> jax.Array:
 
 
 def seen_tokens(
-    segments_RL: jax.Array, causal: bool = False, reach: int | None = None, unattended_RL: jax.Array | None = None
+    segments_RL: jax.Array, causal: bool = False, window: int | None = None, unattended_RL: jax.Array | None = None
 ) -> jax.Array:
     """Whether each token sees each other one of its row, bool [R, L, L]; every token sees itself.
 
@@ -110,7 +110,7 @@ def seen_tokens(
 
     Args:
       causal: whether a token sees none behind it.
-      reach: how far before it a token sees, and behind it where it sees any; None: the whole text.
+      window: how far before it a token sees, and behind it where it sees any; None: the whole text.
       unattended_RL: as `Text` has it. Such a token sees itself where it would see nothing.
     """
     place_L = jnp.arange(segments_RL.shape[1])
@@ -118,8 +118,8 @@ def seen_tokens(
     seen_RLM = segments_RL[:, :, None] == segments_RL[:, None, :]
     if causal:
         seen_RLM &= distance_LM <= 0
-    if reach is not None:
-        seen_RLM &= jnp.abs(distance_LM) <= reach
+    if window is not None:
+        seen_RLM &= jnp.abs(distance_LM) <= window
     if unattended_RL is None:
         return seen_RLM
     seen_RLM &= unattended_RL[:, None, :] == 0

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.common.errors import UserError
-from retrieval.common.runtime.arrays import are_shared, is_on_cpu
+from retrieval.common.runtime.arrays import is_on_cpu
 from retrieval.models import cpu_attention, fused_attention, lora, positions
 from retrieval.models.attention import attend, plain
 from retrieval.models.dropout import dropout, split
@@ -109,15 +109,15 @@ class Transformer(nnx.Module):
             theta = (switches.local_theta if is_local else 0) or switches.rope_theta
             scaling = "" if is_local and switches.local_theta else switches.rope_scaling
             rotation = positions.rotation(text.positions_RL, positions.frequencies(config.head_size, theta, scaling))
-        mask = self._mask(text, rate, switches.reach if is_local else None)
+        mask = self._mask(text, rate, switches.window if is_local else None)
         return lambda layer, x, number, key: layer(x, mask, key, rotation, number)
 
-    def _mask(self, text: Text, rate: float, reach: int | None) -> Mask:
+    def _mask(self, text: Text, rate: float, window: int | None) -> Mask:
         config, switches = self.config, self.config.architecture
         settings = config.attention, config.dtype, config.head_size, rate, switches.relative_bias
         if text.unattended_RL is None and (kernel := fused_attention.kernel_for(*settings)):
-            return Segments(text.segments_RL, kernel, switches.causal, reach)
-        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, reach, text.unattended_RL)[:, None]
+            return Segments(text.segments_RL, kernel, switches.causal, window)
+        mask_R1LM = seen_tokens(text.segments_RL, switches.causal, window, text.unattended_RL)[:, None]
         return Biased(mask_R1LM, self.relative_bias(mask_R1LM.shape[3])) if switches.relative_bias else mask_R1LM
 
 
@@ -229,8 +229,8 @@ class Attention(nnx.Module):
             seen_RNDL = fused_attention.attend((query_RNDL, key_RKDM, value_RKDM), mask)
         elif isinstance(mask, Biased):
             seen_RNDL = plain(heads, mask.mask_R1LM, rate, dropout_key, mask.bias_RNLM)
-        elif config.dtype == "float32" and is_on_cpu() and not are_shared(query_RNDL, 1):
-            factor = factor_type(config.dtype, config.products)
+        elif config.dtype == "float32" and is_on_cpu():
+            factor = factor_type(config.dtype, config.matmul_dtype)
             seen_RNDL = cpu_attention.attend(heads, mask, rate, dropout_key, factor)
         else:
             seen_RNDL = attend(heads, mask, rate, dropout_key)
@@ -268,7 +268,7 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: jax.Array, product: Callable[..., jax.Array] = times) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`; by `products.columns` [R, L, size in] to [R, size out, L]."""
-        y = product(x, self.kernel[...], self.config.dtype, self.config.products)
+        y = product(x, self.kernel[...], self.config.dtype, self.config.matmul_dtype)
         if hasattr(self, lora.A):
             y = y.astype(jnp.float32) + lora.branch(self, x, product)
         if self.bias is not None:

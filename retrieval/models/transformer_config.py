@@ -33,7 +33,7 @@ class TransformerConfig:
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
-      products: as `products.times` takes it, of what is multiplied with weights, and in attention on a CPU.
+      matmul_dtype: as `products.times` takes it, of what is multiplied with weights, and in attention on a CPU.
       attention: 'auto', 'plain' or 'fused'; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
@@ -53,7 +53,7 @@ class TransformerConfig:
     dropout: float = 0.1
     attention_dropout: float = -1
     dtype: str = "float32"
-    products: str = SAME
+    matmul_dtype: str = SAME
     attention: str = "plain"
     remat: str = "none"
     unroll: int = 1

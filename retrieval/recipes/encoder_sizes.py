@@ -34,7 +34,7 @@ def size_fields(config: ConfigDict) -> dict[str, Any]:
 
 _SAME = (
     *("num_layers", "hidden_size", "num_heads", "mlp_size", "layer_norm_epsilon", "dropout", "attention_dropout"),
-    *("attention", "dtype", "products", "unroll"),
+    *("attention", "dtype", "matmul_dtype", "unroll"),
 )
 
 

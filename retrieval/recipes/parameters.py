@@ -7,10 +7,9 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import UserError
 from retrieval.models import fused_attention, lora
 from retrieval.models.layer_loop import gathered
-from retrieval.recipes.encoder_sizes import architecture_of, head_size
+from retrieval.recipes.encoder_sizes import head_size
 from retrieval.training import sharding
 
 
@@ -20,15 +19,14 @@ def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = No
     Raises:
       UserError: `mesh.fsdp` does not divide the devices, or they have no kernel for attention that is to be fused.
     """
-    mesh = sharding.make_mesh(config.mesh.fsdp, devices, config.mesh.tensor)
-    _check_tensor(config)
+    mesh = sharding.make_mesh(config.mesh.fsdp, devices)
     fused_attention.check_device(config.model.attention, mesh.devices.flat[0], head_size(config.model))
     return mesh
 
 
 def local_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = None) -> jax.sharding.Mesh:
     """That of one host's devices alone: this one's, or those given."""
-    return sharding.local_mesh(config.mesh.fsdp, devices, config.mesh.tensor)
+    return sharding.local_mesh(config.mesh.fsdp, devices)
 
 
 def parameters_of(model: nnx.Module) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def parameters_of(model: nnx.Module) -> dict[str, Any]:
 
 def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
     """Where the config puts each parameter on the mesh, a tree of shardings."""
-    of = {"is_stacked": is_stacked, "is_table": is_table, "tensor_axis": tensor_axis}
+    of = {"is_stacked": is_stacked, "is_table": is_table}
     return sharding.parameter_shardings(params, mesh, replicate_below=config.mesh.replicate_below, **of)
 
 
@@ -80,33 +78,3 @@ def is_stacked(path: tuple) -> bool:
 def is_table(path: tuple) -> bool:
     """Whether the parameter at a path is the embeddings of a vocabulary's tokens."""
     return any(key.key == "token_embedding" for key in path)
-
-
-def tensor_axis(path: tuple) -> int | None:
-    """The axis of a layer's matrix that `mesh.tensor` devices share: each has some heads, and some of the MLP.
-
-    Of an adapter it is the axis that it has in common with its matrix.
-    """
-    names = [key.key for key in path]
-    if not is_stacked(path):
-        return None
-    if names[-1] in ("kernel", lora.B) and names[-2] in _FROM_ALL:
-        return -1
-    return -2 if names[-1] in ("kernel", lora.A) and names[-2] in _TO_ALL else None
-
-
-_FROM_ALL, _TO_ALL = ("query", "key", "value", "mlp_in", "mlp_gate"), ("output", "mlp_out")
-
-
-def _check_tensor(config: ConfigDict) -> None:
-    tensor, model = config.mesh.tensor, config.model
-    if tensor == 1:
-        return
-    rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
-    if model.encoder != "transformer" or rate or config.train.lora.dropout:
-        way = "set config.model.attention_dropout=0 and config.train.lora.dropout=0"
-        raise UserError(f"config.mesh.tensor={tensor} takes a transformer without such dropout: {way}")
-    kv_heads = architecture_of(model).kv_heads or model.num_heads
-    for name, size in (("num_heads", model.num_heads), ("kv_heads", kv_heads), ("mlp_size", model.mlp_size)):
-        if size % tensor:
-            raise UserError(f"config.mesh.tensor={tensor} does not divide the encoder's {name}, which is {size}")

@@ -25,7 +25,6 @@ from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.encoder_sizes import architecture_of, encoder_sizes, head_size
 from retrieval.recipes.parameters import gather
 from retrieval.training import loss_kind
-from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, TEMPERATURE, Loss
 
@@ -207,11 +206,6 @@ class Recipe(abc.ABC):
     def pre_norm(self) -> bool:
         """Whether the encoder's norms stand before its sublayers: such an encoder starts no other model."""
         return False
-
-    @property
-    def collapse(self) -> Sign | None:
-        """What in the metrics of training says that the model learns nothing; None where nothing does."""
-        return None
 
     @property
     def tables(self) -> Mapping[str, tuple[str, int]]:

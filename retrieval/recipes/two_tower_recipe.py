@@ -29,7 +29,6 @@ from retrieval.recipes.recipe import (
 )
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
-from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
 
@@ -74,11 +73,6 @@ class TwoTowerRecipe(PairRecipe):
             copy_parameters(trained, model)
         else:
             two_tower.init_encoders(model, encoder_of(trained))
-
-    @property
-    def collapse(self) -> Sign | None:
-        """As `Recipe.collapse`: where a loss tells distances, these must not all become 0."""
-        return DISTANCES if self.named_loss.of_cosines else None
 
     def loss_of(self, model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the embeddings of a batch."""

@@ -77,7 +77,7 @@ STAGES.register(
         check_config=(check_config, check_recipe, initial_parameters.check_step),
         check=(Run.check_vocabulary, check),
         fields=(
-            *("seed", "recipe", "model", "train.init_from", "train.init_step", "train.parameters"),
+            *("seed", "recipe", "model", "train.init_from", "train.init_step"),
             *(f"data.{name}" for name in TEXT_FIELDS),
         ),
         also_reads=("train", "data"),

@@ -10,13 +10,13 @@ from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import hosts, hub, model_folder
+from retrieval.common.runtime import hosts, model_folder
 from retrieval.data.labelled import sources
 from retrieval.export import model_card, onnx_files
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
 from retrieval.recipes.recipe import recipe_of
-from retrieval.runs.pipeline.records import is_current, is_done, record_of
+from retrieval.runs.pipeline.records import is_done, record_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.weights import adapters
@@ -64,23 +64,19 @@ def export(run: Run) -> dict[str, Any]:
 
     hosts.on_first(write)
     _log.info("export: %s/%s", run.display_path, FOLDER)
-    pushed = {}
-    if name := fields.hub:
-        pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name))}
-        _log.info("export: pushed to %s", pushed["commit"])
-    return kind | {"step": step} | pushed
+    return kind | {"step": step}
 
 
 def _write_towers(trained: TrainedTowers, fields: ConfigDict, adapted: Any, folder: Path) -> None:
     """Writes towers; with `adapted`, a config and parameters, adapters in place of the encoder of each."""
     instead = functools.partial(adapters.write, *adapted) if adapted else None
-    trained.write(folder, instead=instead, package="" if fields.tei else folders.NEW_PACKAGE)
+    trained.write(folder, instead)
     if fields.onnx:
         onnx_files.write(trained, folder)
 
 
 def check(run: Run) -> None:
-    """Checks that there is a model which the other libraries can have, and who is to push it."""
+    """Checks that there is a model which the other libraries can have."""
     trainer, fields = run.owner("train"), run.config.export
     config = trainer.config
     recipe, wrong = recipe_of(config), ""
@@ -99,8 +95,6 @@ def check(run: Run) -> None:
         adapters.check_export(config)
     if fields.onnx:
         onnx_files.check(config)
-    if fields.hub and not is_current(run, "export"):
-        hub.check_login(fields.hub)
 
 
 def results(run: Run) -> list[Path]:

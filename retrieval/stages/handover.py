@@ -6,9 +6,7 @@ handover/TARGET/    as `retrieval.export.vectors.targets` says, with README.md, 
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,14 @@ from ml_collections import ConfigDict
 
 from retrieval.api.document_texts import own_passages
 from retrieval.common import files
-from retrieval.common.errors import UserError, no_path
+from retrieval.common.errors import UserError
 from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.export.vectors import folder
-from retrieval.export.vectors.metadata import Metadata
 from retrieval.export.vectors.targets import TARGETS, Target
-from retrieval.export.vectors.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
+from retrieval.export.vectors.vectors import BLOCK, METADATA, Block, Vectors, are_normalised, check_lines
 from retrieval.runs.pipeline.records import record_of
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
@@ -39,19 +36,17 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "handover"
 _CHECKED = 50  # queries of `check.jsonl`
+_Record = tuple[str, str, str, dict[str, str]]  # the id, the title, the text and the metadata of a row
 
 
 def hand_over(run: Run) -> dict[str, Any]:
     """Writes vectors, texts and metadata of a collection as other systems load them; returns what is in each folder."""
     fields, targets = run.config.handover, _targets(run.config.handover.to)
     source = _Source(run, _chosen(run, fields.collection))
-    metadata, columns = Metadata(Path(fields.metadata) if fields.metadata else None), _names(fields.columns)
-    metadata.check_columns(columns)
-    documents, queries = source.documents(metadata, columns), source.queries()
+    documents, queries = source.documents(), source.queries()
     for target in targets:
         target.check(documents)
     check = list(check_lines(*source.check_queries(_CHECKED), documents))
-    metadata.log_unused()
     out, counts = fields.out or str(run.folder / FOLDER), {}
     for target in targets:
         counts[target.name] = size = folder.write(out, target, documents, queries, check, run.folder)
@@ -61,30 +56,15 @@ def hand_over(run: Run) -> dict[str, Any]:
 
 
 def check(handover: ConfigDict) -> None:
-    """Checks the targets, and that the file of metadata is there.
-
-    Raises:
-      UserError: a target is none, or is named twice.
-    """
+    """Checks that each target is one, and is named once."""
     _targets(handover.to)
-    if handover.metadata and not Path(handover.metadata).is_file():
-        raise no_path(Path(handover.metadata), "config.handover.metadata")
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name for name in map(str.strip, value.split(",")) if name)
 
 
 def _targets(value: str) -> list[Target]:
-    names = _names(value)
+    names = [name for name in map(str.strip, value.split(",")) if name]
     if not names or len(set(names)) < len(names):
         raise UserError(f"config.handover.to={value}: name one or more of {', '.join(TARGETS)}, each once")
     return [TARGETS.find(name, "config.handover.to") for name in names]
-
-
-def _files(run: Run) -> list[Path]:
-    named = run.config.handover.metadata
-    return [*([Path(named)] if named else []), *run.vocabulary_inputs()]
 
 
 def _chosen(run: Run, name: str) -> Collection:
@@ -115,7 +95,7 @@ class _Source:
         self._prompts, self._are_cut = config.data, collection.name == CORPUS and run.prepares
         self._model = f"sha256:{files.fingerprint(record_of(run, 'train')['outputs'])}"
 
-    def documents(self, metadata: Metadata, columns: tuple[str, ...]) -> Vectors:
+    def documents(self) -> Vectors:
         """All rows. Of passages that were cut into windows each window has a row: ID#0, ID#1, ..."""
         again = next((id for id, count in Counter(id for id, _ in self._windows).items() if count > 1), None)
         if again is not None:
@@ -125,17 +105,18 @@ class _Source:
             raise UserError(f"{self._folder}: {counts}; --stage=encode makes them again")
         is_cut = len(self._windows) < len(self._ids)
 
-        def records() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+        def records() -> Iterator[_Record]:
             for number, ((id, count), passage) in enumerate(zip(self._windows, self._texts), 1):
                 if id != passage.id:
                     other = f"passage {number} is '{passage.id}', and its embedding that of '{id}'"
                     raise UserError(f"{self._folder}: {other}: they are older; --stage=encode makes them again")
                 document = id.rpartition(":")[0] if self._are_cut else ""
-                said = metadata.of(passage, document, id if is_cut else "")
+                own = (document, id if is_cut else "", passage.section, passage.article, passage.url)
+                said = {name: value for name, value in zip(METADATA, own) if value}
                 for window in range(count):
                     yield f"{id}#{window}" if is_cut else id, passage.title, passage.text, said
 
-        return self._vectors("document", self._rows, records, metadata.kinds, columns)
+        return self._vectors("document", self._rows, records)
 
     def queries(self) -> Vectors | None:
         """Those of an evaluation set."""
@@ -153,17 +134,7 @@ class _Source:
         rows_Q = np.unique(np.linspace(0, len(self._ids) - 1, count).astype(np.int64))
         return [self._texts[int(row)].text for row in windows.owners(self._ids)[rows_Q]], self._rows[rows_Q]
 
-    def _vectors(
-        self,
-        side: str,
-        rows: StoredRows,
-        records: Callable[[], Iterator[tuple[str, str, str, dict[str, Any]]]],
-        kinds: Mapping[str, str] = MappingProxyType({}),
-        columns: tuple[str, ...] = (),
-    ) -> Vectors:
-        """Args:
-        records: gives the id, the title, the text and the metadata of each row.
-        """
+    def _vectors(self, side: str, rows: StoredRows, records: Callable[[], Iterator[_Record]]) -> Vectors:
         if not len(rows):
             raise UserError(f"{self._folder}: there is no embedding of a {side} to hand over")
 
@@ -176,7 +147,7 @@ class _Source:
                 yield Block(ids, vectors_NE, titles, texts, metadata)
 
         prompt, dim = self._prompts.query_prefix if side == "query" else self._prompts.document_prefix, rows.shape[1]
-        return Vectors(side, self._model, dim, are_normalised(rows), prompt, len(rows), kinds, columns, blocks)
+        return Vectors(side, self._model, dim, are_normalised(rows), prompt, len(rows), blocks)
 
 
 STAGES.register(
@@ -195,7 +166,7 @@ STAGES.register(
             ),
             *("sets", *of_pairs(config)),
         ),
-        files=_files,
+        files=Run.vocabulary_inputs,
         side_outputs=(FOLDER,),
     ),
 )

@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 
 from retrieval.common import files, libraries
 from retrieval.common.errors import UserError, unknown_name
-from retrieval.common.runtime.arrays import TENSOR
 from retrieval.evaluation import display
 from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
@@ -47,7 +46,7 @@ class Plan:
     Attributes:
       kind: of the devices, as JAX names it.
       chip: None where it is not in the table of chips, such as a CPU.
-      data, fsdp, tensor: sizes of the mesh.
+      data, fsdp: sizes of the mesh.
       steps: of the run.
       step: what the compiler says, of a device.
       flops: operations of a device in a step.
@@ -65,12 +64,11 @@ class Plan:
     flops: float
     useful_flops: float
     rate: float
-    tensor: int = 1
 
     @property
     def devices(self) -> int:
         """Devices as JAX counts them: of some chips each core is one."""
-        return self.data * self.fsdp * self.tensor
+        return self.data * self.fsdp
 
     @property
     def memory(self) -> int | None:
@@ -199,7 +197,6 @@ def make_plan(config: ConfigDict, vocab_size: int, devices: Sequence[sharding.De
         flops=work.flops(traced.jaxpr),
         useful_flops=useful_flops,
         rate=training_length.operations_per_second(devices),
-        tensor=mesh.shape.get(TENSOR, 1),
     )
 
 
@@ -207,10 +204,9 @@ def table(planned: Plan) -> list[tuple[str, Any]]:
     """Name and value, for people, of what is known."""
     chip, step, steps = planned.chip, planned.step, f"{planned.steps:,}"
     cores = f", {chip.cores} per chip" if chip and chip.cores > 1 else ""
-    tensor = f" x tensor {planned.tensor}" if planned.tensor > 1 else ""
     rows = {
         "devices": f"{planned.devices} x {planned.kind}{cores}",
-        "mesh": f"data {planned.data} x fsdp {planned.fsdp}{tensor}",
+        "mesh": f"data {planned.data} x fsdp {planned.fsdp}",
         "parameters": planned.parameters,
         "a device: parameters and optimizer state": _gib(step.state),
         "a device: arguments of the step": _gib(step.arguments),
@@ -238,8 +234,7 @@ def table(planned: Plan) -> list[tuple[str, Any]]:
 def advice(planned: Plan, config: ConfigDict) -> Iterator[str]:
     """Settings that would make a step fit which does not: those that are enough, where the compiler gives numbers."""
     step, rows = planned.step, config.train.chunk_size or config.train.batch_size  # that are computed at a time
-    groups, times = planned.devices // planned.tensor, "more"
-    shards = [n for n in range(planned.fsdp + 1, groups + 1) if groups % n == 0]
+    shards, times = [n for n in range(planned.fsdp + 1, planned.devices + 1) if planned.devices % n == 0], "more"
     chunks = [size for size in reversed(recipe_of(config).chunk_sizes(planned.devices)) if size < rows]
     if step.peak is not None and planned.room is not None:
         room, rest = _ROOM * planned.room, step.peak - step.state

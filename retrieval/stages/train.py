@@ -14,8 +14,8 @@ from retrieval.common.runtime.signals import PreemptedError
 from retrieval.config.fields import of_fields
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers.prefixes import Prefixes
-from retrieval.recipes.parameters import is_stacked, make_mesh
-from retrieval.recipes.recipe import abstract_model, check_chunks, check_recipe, recipe_of
+from retrieval.recipes.parameters import make_mesh
+from retrieval.recipes.recipe import check_chunks, check_recipe, recipe_of
 from retrieval.runs.fitting import examples, refresh_kind, source_batches, trackers, training_length, training_setup
 from retrieval.runs.fitting.refresh_kind import FOLDER, kind_of
 from retrieval.runs.fitting.training_log import TrainingLog
@@ -24,7 +24,7 @@ from retrieval.runs.pipeline.records import is_done, read_own_record
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import SEALED, STAGES, Protected, Read, Stage
 from retrieval.runs.weights import initial_parameters, train_state
-from retrieval.training import frozen, loop, optimizer
+from retrieval.training import loop
 
 _log = logging.getLogger(__name__)
 
@@ -148,9 +148,6 @@ def check_model(run: Run) -> None:
     examples.abstract_batch(config, mesh)
     check_chunks(recipe_of(config), mesh.size)
     recipe_of(config).check_run(run)
-    if config.train.optimizer == "muon":
-        params = train_state.abstract_parameters(config, abstract_model(config, run.vocab_size))
-        optimizer.check_matrices(config.train.optimizer, frozen.split(params)[0], is_stacked)
     if run.vocabulary and (config.data.query_prefix or config.data.document_prefix):
         Prefixes.of(config.data, run.load_vocabulary())  # which refuses one that leaves no room
     start = initial_parameters.start_of(config)

@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from optax import contrib
 
-from retrieval.common.errors import UserError
 from retrieval.training import schedules
 
-OPTIMIZERS = ("adam", "lamb", "muon")
-_RMS = 0.2  # of AdamW's updates, times the learning rate
+OPTIMIZERS = ("adam", "lamb")
 
 
 def make_optimizer(
@@ -54,8 +51,7 @@ def make_optimizer(
     """
     rate = schedules.SCHEDULES[schedule](learning_rate, steps, warmup_ratio * steps)
     adam = optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon)
-    scaled = _muon(is_stacked, adam) if name == "muon" else adam
-    parts = [scaled, optax.add_decayed_weights(weight_decay, decayed)]
+    parts = [adam, optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
     scale = optax.scale_by_learning_rate(rate)
@@ -63,51 +59,6 @@ def make_optimizer(
         scale = schedules.scale_in_phases((learning_rate, second_rate), steps, warmup_ratio)
     tx = optax.chain(*parts, scale)
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
-
-
-def check_matrices(name: str, params: Any, is_stacked: Callable[[tuple], bool]) -> None:
-    """Checks that Muon has something to do.
-
-    Args:
-      params: those that are trained, or their shapes.
-    """
-    if name == "muon" and not any(_is_matrix(is_stacked, *item) for item in jax.tree.leaves_with_path(params)):
-        problem = "muon is for the matrices of a Transformer's layers, and none is trained here"
-        raise UserError(f"config.train.optimizer={problem}: set config.train.optimizer=adam")
-
-
-def _is_matrix(is_stacked: Callable[[tuple], bool], path: tuple, leaf: Any) -> bool:
-    return is_stacked(path) and leaf.ndim == 3
-
-
-def _muon(is_stacked: Callable[[tuple], bool], rest: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024) for the matrices of layers, as long as AdamW's updates (Liu et al. 2025).
-
-    So both have one learning rate. Embeddings, heads, norms and biases have the optimizer `rest`.
-    """
-    axes = contrib.MuonDimensionNumbers(-2, -1)  # each layer's is a matrix of its own
-    orthogonal = contrib.scale_by_muon(
-        beta=0.95, weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates)
-    )
-    scale = optax.stateless_with_tree_map(lambda update, _: _RMS * math.sqrt(max(jnp.shape(update)[-2:])) * update)
-
-    def labels(params: Any) -> Any:
-        return jax.tree.map_with_path(
-            lambda path, leaf: "muon" if _is_matrix(is_stacked, path, leaf) else "adam", params
-        )
-
-    return optax.partition({"muon": optax.chain(_in_place(orthogonal), scale), "adam": rest}, labels)
-
-
-def _in_place(tx: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same for parameters that devices share: XLA moves what it needs, and results lie where the inputs do."""
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        where = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (updates, state))
-        placed: Callable[..., Any] = jax.sharding.auto_axes(tx.update, out_sharding=where)
-        return placed(updates, state, params)
-
-    return optax.GradientTransformation(tx.init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
 class _Sum(NamedTuple):
@@ -147,32 +98,6 @@ def accumulated(
         is_last = state.batches == count - 1
         updates, total, inner = jax.lax.cond(is_last, finish, lambda: (zeros, total, state.inner))
         return updates, _Sum(jnp.where(is_last, 0, state.batches + 1), total, inner)
-
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
-
-
-class _Masters(NamedTuple):
-    """The state of `with_masters`: the parameters in float32, and the optimizer's own state."""
-
-    params: Any
-    inner: Any
-
-
-def with_masters(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same for parameters of which some are in bfloat16: it keeps, and changes, all of them in float32.
-
-    An update takes each parameter to its rounded value: a small one is not lost, but adds up until it shows.
-    """
-
-    def init(params: Any) -> _Masters:
-        masters = optax.tree.cast(params, jnp.float32)
-        return _Masters(masters, optimizer.init(masters))
-
-    def update(gradient: Any, state: _Masters, params: Any = None) -> tuple[Any, _Masters]:
-        updates, inner = optimizer.update(optax.tree.cast(gradient, jnp.float32), state.inner, state.params)
-        masters = optax.apply_updates(state.params, updates)
-        # The difference is exact, for both are near each other, and `optax.apply_updates` rounds the sum.
-        return jax.tree.map(lambda new, old: new - old.astype(jnp.float32), masters, params), _Masters(masters, inner)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 

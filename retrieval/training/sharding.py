@@ -10,46 +10,38 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.common.errors import UserError, divisors
-from retrieval.common.runtime.arrays import TENSOR
 
 Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
 
 DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:
-    """All devices (or those given) in two Explicit axes, or three.
+def make_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None) -> jax.sharding.Mesh:
+    """All devices (or those given) in two Explicit axes.
 
-    Batches are sharded over the first two, parameters over `fsdp` devices and replicated over the others; `tensor`
-    devices with the same rows share the heads and the MLP of each layer.
+    Batches are sharded over both, parameters over `fsdp` devices and replicated over the others.
 
     Raises:
-      UserError: `fsdp` or `tensor` does not divide the devices.
+      UserError: `fsdp` does not divide the devices.
     """
-    count = left = len(jax.devices() if devices is None else devices)
-    for name, size in (("tensor", tensor), ("fsdp", fsdp)):
-        if size < 1 or left % size:
-            of = "" if left == count else f" over config.mesh.tensor={tensor}"
-            way = f"take {divisors(size, left)}"
-            raise UserError(f"config.mesh.{name}={size} does not divide the {count} devices{of}: {way}")
-        left //= size
-    shape = {DATA: left, FSDP: fsdp} | ({TENSOR: tensor} if tensor > 1 else {})
-    return jax.make_mesh(tuple(shape.values()), tuple(shape), devices=devices)
+    count = len(jax.devices() if devices is None else devices)
+    if fsdp < 1 or count % fsdp:
+        raise UserError(f"config.mesh.fsdp={fsdp} does not divide the {count} devices: take {divisors(fsdp, count)}")
+    return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), devices=devices)
 
 
-def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None, tensor: int = 1) -> jax.sharding.Mesh:
+def local_mesh(fsdp: int = 1, devices: Sequence[Device] | None = None) -> jax.sharding.Mesh:
     """As `make_mesh`, of one host's devices only (this one's, or those given): for work in which the hosts do not meet.
 
-    Where `fsdp` or `tensor` does not divide them, parameters are sharded over as many as divide both.
+    Where `fsdp` does not divide them, parameters are sharded over as many as divide both.
     """
     devices = jax.local_devices() if devices is None else devices
-    tensor = math.gcd(tensor, len(devices))
-    return make_mesh(math.gcd(fsdp, len(devices) // tensor), devices, tensor)
+    return make_mesh(math.gcd(fsdp, len(devices)), devices)
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Rows over every axis but that of tensors."""
-    return NamedSharding(mesh, P(tuple(axis for axis in mesh.axis_names if axis != TENSOR)))
+    """Rows over all axes."""
+    return NamedSharding(mesh, P(mesh.axis_names))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -69,7 +61,6 @@ def parameter_shardings(
     replicate_below: int = 0,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
     is_table: Callable[[tuple], bool] = lambda path: False,
-    tensor_axis: Callable[[tuple], int | None] = lambda path: None,
 ) -> Any:
     """A sharding for every parameter: the largest dimension that the axis `fsdp` divides, of equal ones the first.
 
@@ -80,26 +71,15 @@ def parameter_shardings(
         that has other layers than its neighbour could only wait for it.
       is_table: whether the parameter at a path is a table of which rows are looked up. Its columns are sharded where
         they can be: then a row is looked up without the table of other devices.
-      tensor_axis: the axis of the parameter at a path, from the last (-1) on, that is sharded over `tensor` devices.
     """
 
     def choose(path: tuple, leaf: Any) -> NamedSharding:
-        stacked = is_stacked(path)
-        spec = _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked, is_table(path))
-        if TENSOR in mesh.axis_names and (axis := tensor_axis(path)) is not None:
-            kept = list(leaf.shape)
-            kept[axis] = 1  # no axis is shared twice
-            spec = list(_by_shape(tuple(kept), mesh.shape[FSDP], 0, stacked, False)) or [None] * len(kept)
-            spec[axis] = TENSOR
-        return NamedSharding(mesh, P(*spec))
+        shape, size = leaf.shape, mesh.shape[FSDP]
+        fitting = [axis for axis in range(is_stacked(path), len(shape)) if shape[axis] % size == 0]
+        if size == 1 or math.prod(shape) < replicate_below or not fitting:
+            return replicated(mesh)
+        last = len(shape) - 1
+        chosen = last if is_table(path) and last in fitting else max(fitting, key=lambda axis: shape[axis])
+        return NamedSharding(mesh, P(*[FSDP if axis == chosen else None for axis in range(len(shape))]))
 
     return jax.tree.map_with_path(choose, params)
-
-
-def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool, is_table: bool) -> P:
-    fitting = [axis for axis in range(stacked, len(shape)) if shape[axis] % size == 0]
-    if size == 1 or math.prod(shape) < replicate_below or not fitting:
-        return P()
-    last = len(shape) - 1
-    chosen = last if is_table and last in fitting else max(fitting, key=lambda axis: shape[axis])
-    return P(*[FSDP if axis == chosen else None for axis in range(len(shape))])

@@ -20,14 +20,14 @@ def flops(program: ClosedJaxpr | Jaxpr) -> float:
     return sum(map(_flops, jaxpr.eqns))
 
 
-def unattended(length: int, causal: bool, reach: int | None) -> float:
+def unattended(length: int, causal: bool, window: int | None) -> float:
     """How many tokens of a row a token does not see, on average, because of causality and windows alone.
 
     Args:
-      reach: how far before it a token sees, and behind it where it sees any; None: the whole row.
+      window: how far before it a token sees, and behind it where it sees any; None: the whole row.
     """
     offset = np.arange(1 - length, length)  # of the token that is seen
-    is_seen = (abs(offset) <= (length if reach is None else reach)) & ((offset <= 0) | (not causal))
+    is_seen = (abs(offset) <= (length if window is None else window)) & ((offset <= 0) | (not causal))
     return length - (length - abs(offset))[is_seen].sum() / length
 
 

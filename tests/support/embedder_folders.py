@@ -31,7 +31,7 @@ def qwen3(folder):
 def modernbert(folder, prompts=None):
     """As modernbert-embed: the mean, a layer that sees all, then two that see their neighbours."""
     kind, sizes = {"architectures": ["ModernBertModel"]}, dict(num_layers=3, max_length=8192, layer_norm_epsilon=1e-5)
-    _write_encoder(folder, "modernbert", ("ModernBERT", "[PAD]"), kind, sizes, reach=4)
+    _write_encoder(folder, "modernbert", ("ModernBERT", "[PAD]"), kind, sizes, window=4)
     return _with_modules(folder, "pooling_mode_mean_tokens", prompts)
 
 

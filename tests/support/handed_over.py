@@ -7,18 +7,17 @@ import numpy as np
 from retrieval.common import files
 from retrieval.export.vectors import folder
 from retrieval.export.vectors.targets import TARGETS
-from retrieval.export.vectors.vectors import BLOCK, Block, Vectors, are_normalised, check_lines
+from retrieval.export.vectors.vectors import BLOCK, METADATA, Block, Vectors, are_normalised, check_lines
 
 PIECES = [*"aéß猫🦊 \"'\\,;{}%#\u2028\x7f=!", "\\N", "\\."]
 BREAKS = ["\t", "\n", "\r", "\r\n", "\x0b"]
-KINDS = {"lang": "text", "tags": "texts", "year": "integer", "weight": "number", "draft": "switch", "document": "text"}
 
 
 def text(rng, pieces, longest=12):
     return "".join(rng.choice(pieces, rng.integers(0, longest)))
 
 
-def made(rows=40, dimension=16, breaks=True, columns=()):
+def made(rows=40, dimension=16, breaks=True):
     """Random rows. The first ids are of 400 bytes, and with white space, quotes and an emoji in them.
 
     Returns:
@@ -39,19 +38,11 @@ def made(rows=40, dimension=16, breaks=True, columns=()):
             yield Block(ids[part], vectors[part], titles[part], texts[part], metadata[part])
 
     about = "document", "sha256:0", dimension, are_normalised(vectors), "", rows
-    return Vectors(*about, KINDS, tuple(columns), blocks), vectors
+    return Vectors(*about, blocks), vectors
 
 
 def _metadata(rng, pieces):
-    value = {
-        "lang": str(rng.choice(["en", "de"])),
-        "tags": [text(rng, pieces) for _ in range(rng.integers(0, 3))],
-        "year": int(rng.integers(-5, 3000)),
-        "weight": float(rng.normal()),
-        "draft": bool(rng.integers(2)),
-        "document": text(rng, pieces) or "d",
-    }
-    return {name: value[name] for name in value if rng.random() < 0.7}
+    return {name: text(rng, pieces) or "d" for name in METADATA if rng.random() < 0.7}
 
 
 def checks(vectors, embeddings, count=50):

@@ -15,7 +15,7 @@ TINY = {
     "prepare": dict(shards=2, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5, workers=1),
     "data": dict(query_length=16, document_length=48, lanes=1, shuffle_buffer=64),
     "split": dict(shards=2),
-    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, products="dtype"),
+    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, matmul_dtype="dtype"),
     "train": dict(steps=4, batch_size=16),
     "loop": dict(log_every=2, checkpoint_every=2),
     "encode": dict(batch_tokens=1024, shard_size=50),

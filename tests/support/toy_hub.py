@@ -1,6 +1,5 @@
 """A stand-in for Hugging Face's hub: what its API says of models and data sets, over HTTP, from a dict of files."""
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -20,11 +19,10 @@ class Hub:
     models: name -> file -> bytes.
     asked: method and path of every request.
     configs: name of a data set -> what its card says of its configs.
-    pushed: what was sent with a commit, by name: whether it was made private, and its files.
     """
 
     def __init__(self, models):
-        self.models, self.configs, self.asked, self.pushed = models, {}, [], {}
+        self.models, self.configs, self.asked = models, {}, []
         self.address = ""
 
 
@@ -34,10 +32,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = urlparse(self.path).path.strip("/")
         self.hub.asked.append((self.command, path))
-        if path == "api/whoami-v2":
-            known = self.headers.get("Authorization") == "Bearer good"
-            self._json({"name": "me", "type": "user"} if known else {"error": "Invalid token"}, 200 if known else 401)
-            return
         name = next((name for name in self.hub.models if name in path), None)
         is_branch = quote(CONVERTED, safe="") in path or OF_BRANCH in path
         if name and is_branch:
@@ -61,35 +55,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(self.hub.models[name].get(path.partition(f"/resolve/{sha}/")[2]), sha)
 
     do_HEAD = do_GET
-
-    def do_POST(self):
-        path = urlparse(self.path).path.strip("/")
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.hub.asked.append((self.command, path))
-        if path == "api/validate-yaml":
-            self._json({"errors": [], "warnings": []})
-            return
-        if path == "api/repos/create":
-            sent = json.loads(body)
-            name = f"{sent['organization']}/{sent['name']}" if "organization" in sent else f"me/{sent['name']}"
-            self.hub.pushed[name] = {"private": sent.get("private") or sent.get("visibility") == "private"}
-            self.hub.models.setdefault(name, {})
-            self._json({"url": f"{self.hub.address}/{name}", "name": name, "id": name})
-            return
-        name = path.removeprefix("api/models/").rpartition("/")[0].rpartition("/")[0]
-        if "/preupload/" in path:
-            files = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
-            self._json({"files": [file | {"shouldIgnore": False, "oid": None} for file in files]})
-        else:
-            lines = [json.loads(line) for line in body.splitlines()]
-            files = {
-                line["value"]["path"]: base64.b64decode(line["value"]["content"])
-                for line in lines
-                if line["key"] == "file"
-            }
-            self.hub.pushed[name]["files"] = files
-            url = f"{self.hub.address}/{name}/commit/{COMMIT}"
-            self._json({"commitUrl": url, "commitOid": COMMIT, "hookOutput": "", "success": True})
 
     def _file(self, data, sha):
         if data is None:

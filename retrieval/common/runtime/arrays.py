@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-TENSOR = "tensor"  # the axis of a mesh over which the products of a layer are shared, where it has one
-
 
 def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     """`x.reshape(shape)`, where the first axis of both is over the same devices and no other is over any.
@@ -19,12 +17,6 @@ def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     """
     sharding = jax.typeof(x).sharding
     return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))
-
-
-def are_shared(x: jax.Array, axis: int) -> bool:
-    """Whether devices have different parts of an axis."""
-    spec = jax.typeof(x).sharding.spec
-    return len(spec) == x.ndim and spec[axis] is not None
 
 
 def on_host() -> contextlib.AbstractContextManager:

@@ -1,6 +1,7 @@
 """The devices and the memory of this process: what platform it computes on, its compiled programs, and large pages."""
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import logging
@@ -21,6 +22,8 @@ _MOST = 8 << 30  # bytes of compiled programs: from there on what was not used f
 _DIRECTORY, _MOST_FIELD = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
 _PAGES, _LARGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 _ONE = threading.Lock()
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_LONG = 1.0  # seconds: what compiles faster leaves little
 
 
 def tell_of_bits(kind: str) -> None:
@@ -109,6 +112,26 @@ def keep_programs_at(place: str) -> None:
         compilation_cache.reset_cache()  # JAX may have opened another one
         jax.config.update(_DIRECTORY, place)
         jax.config.update(_MOST_FIELD, -1)  # what is deleted would take locks
+
+
+@functools.cache
+def trim_after_compiling() -> None:
+    """From now on, in this process, gives back what compilation leaves in the heap, where the C library can (glibc).
+
+    XLA frees what it compiled with, some 450 MB of a train step's, and glibc keeps most of it: a process has its
+    highest memory in the first step, on top of that.
+    """
+    import jax
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return
+
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _COMPILED and duration_secs >= _LONG:
+            trim(0)
+
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
 
 
 def restart_with_large_pages() -> None:

@@ -66,31 +66,6 @@ def snapshot(value: str, kind: str) -> Callable[..., str]:
     return functools.partial(huggingface_hub.snapshot_download, name, **fixed)
 
 
-def check_login(name: str) -> None:
-    """Checks that the hub answers, and knows who is to push."""
-    import huggingface_hub
-
-    with explaining(PREFIX + name):
-        huggingface_hub.HfApi(endpoint=endpoint()).whoami()
-
-
-def push(folder: Path, name: str) -> str:
-    """Makes the files of a folder the newest commit of a model, all of them or none; returns its address.
-
-    A model that is not there yet is made for its owner alone.
-
-    Raises:
-      UserError: the hub does not answer, or does not let us.
-    """
-    import huggingface_hub
-
-    api = huggingface_hub.HfApi(endpoint=endpoint())
-    with explaining(PREFIX + name):
-        api.create_repo(name, private=True, exist_ok=True)
-        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
-    return commit.commit_url
-
-
 def endpoint() -> str | None:
     """The address of the hub, where the environment has another one."""
     return os.environ.get("HF_ENDPOINT") or None
@@ -114,7 +89,6 @@ def explaining(
         errors.RevisionNotFoundError: f"the {what} has no such revision; name a branch, a tag or a commit of it",
         errors.RepositoryNotFoundError: f"the hub has no such {what}, or it is private: see its name, or log in",
         errors.HFValidationError: f"no name of a {what}; write {form}",
-        errors.LocalTokenNotFoundError: "nobody is logged in: set HF_TOKEN, or log in with `hf auth login`",
         errors.HfHubHTTPError: "the hub refuses ({})",
         unreachable: f"the hub does not answer, and the cache has no such {what}: see the network, or name a folder",
         OSError: "{}",

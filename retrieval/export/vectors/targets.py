@@ -3,13 +3,10 @@
 table/     vectors/part-00000.parquet, ...: id, vector (fixed_size_list), title, text, metadata (JSON); vectors.json
            says what the vectors are, and so does each part's entry `retrieval.vectors`; queries/ and queries.json are
            the same of an evaluation set's queries
-faiss/     index, of inner products, as `faiss.write_index` writes it; docid, the ids in the order of its rows
 vertex/    data/data-00000.json, ..., JSON lines and nothing else; index.json, the metadata of an index
 """
 
 import json
-import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +19,13 @@ from retrieval.export.vectors.vectors import (
     BLOCK,
     COLUMNS,
     DOCUMENT,
-    INTEGER,
-    NUMBER,
     PARENT,
-    SWITCH,
-    TEXT,
-    TEXTS,
     Block,
     Vectors,
     numbers,
 )
 
 _MOST_FILES = 5000  # that Vertex takes
-_INT32 = 1 << 31
 _SHARDS = ((2 << 30, "SMALL"), (20 << 30, "MEDIUM"))  # bytes that a shard of Vertex's holds; LARGE beyond
 
 
@@ -88,35 +79,6 @@ def register(target: type[Target]) -> type[Target]:
 
 
 @register
-class Faiss(Target):
-    """pyserini counts rows, so there is no `IndexIDMap`."""
-
-    name, title = "faiss", "a flat index of FAISS"
-    load = """    index = faiss.read_index("index")
-    ids = [line.rstrip("\\n") for line in open("docid", encoding="utf-8")]
-
-pyserini takes this folder in place of the name of an index: `FaissSearcher(".", encoder)`.
-"""
-
-    def write(self, place: Place, vectors: Vectors, queries: Vectors | None) -> dict[str, int]:
-        size, rows, once_used, inner_product = vectors.dimension, vectors.rows, 1 << 20, 0
-        head = struct.pack("<4siqqqBi", b"IxFI", size, rows, once_used, once_used, True, inner_product)
-        with (place.folder / "index").open("wb") as index, (place.folder / "docid").open("w", encoding="utf-8") as ids:
-            index.write(head + struct.pack("<Q", rows * size))
-            for block in vectors.blocks():
-                index.write(block.vectors.tobytes())
-                ids.writelines(f"{self._checked(id)}\n" for id in block.ids)
-        return {"index": rows, "docid": rows}
-
-    def _checked(self, id: str) -> str:
-        if not id or id != id.strip() or "\n" in id or "\r" in id:
-            raise UserError(
-                f"config.handover.to={self.name}: pyserini reads ids as lines, and {id!r} is none: give it another id"
-            )
-        return id
-
-
-@register
 class NeutralTable(Target):
     """Parquet, which most systems read. Texts are compressed, vectors are not: that would hardly make them smaller."""
 
@@ -130,8 +92,8 @@ class NeutralTable(Target):
         for name, side in (("vectors", vectors), ("queries", queries)):
             if side:
                 (place.folder / name).mkdir()
-                compression: Any = dict.fromkeys({*COLUMNS, *side.columns} - {"vector"}, "zstd")
-                options: Any = {"compression": compression, "use_dictionary": list(side.columns)}
+                compression: Any = dict.fromkeys({*COLUMNS} - {"vector"}, "zstd")
+                options: Any = {"compression": compression, "use_dictionary": []}
                 parts = {}
                 for number, block in enumerate(side.blocks()):
                     part = f"{name}/part-{number:05}.parquet"
@@ -146,17 +108,13 @@ def _table(vectors: Vectors, block: Block) -> Any:
     import pyarrow as pa
 
     flat = pa.array(np.ascontiguousarray(block.vectors).reshape(-1))
-    types = {TEXT: pa.string(), TEXTS: pa.list_(pa.string()), INTEGER: pa.int64(), NUMBER: pa.float64()}
-    types[SWITCH] = pa.bool_()
     metadata = [json.dumps(of, ensure_ascii=False, sort_keys=True) for of in block.metadata]
     vectors_N = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
     texts = [pa.array(column, pa.string()) for column in (block.ids, block.titles, block.texts, metadata)]
-    columns: dict[str, Any] = dict(zip(COLUMNS, (texts[0], vectors_N, *texts[1:])))
-    for name in vectors.columns:
-        columns[name] = pa.array([of.get(name) for of in block.metadata], types[vectors.kinds[name]])
-    form = [pa.field(name, column.type, nullable=name not in COLUMNS) for name, column in columns.items()]
+    columns: list[Any] = [texts[0], vectors_N, *texts[1:]]
+    form = [pa.field(name, column.type, nullable=False) for name, column in zip(COLUMNS, columns)]
     entry = {"retrieval.vectors": json.dumps(vectors.described, ensure_ascii=False)}
-    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(form, metadata=entry))
+    return pa.Table.from_arrays(columns, schema=pa.schema(form, metadata=entry))
 
 
 @register
@@ -170,7 +128,7 @@ config.handover.out was an address on Cloud Storage:
     gcloud storage cp -r data gs://BUCKET/passages/
     gcloud ai indexes create --metadata-file=index.json --display-name=passages --region=REGION
 
-Put nothing else into `data/`. Of passages it has ids, vectors and what is filtered by: texts are in the target `table`.
+Put nothing else into `data/`. Of passages it has ids, vectors and metadata: texts are in the target `table`.
 """
 
     def check(self, vectors: Vectors) -> None:
@@ -184,34 +142,14 @@ Put nothing else into `data/`. Of passages it has ids, vectors and what is filte
             name = f"data/data-{number:05}.json"
             with (place.folder / name).open("w", encoding="utf-8") as file:
                 for id, vector, title, metadata in zip(block.ids, numbers(block.vectors), block.titles, block.metadata):
-                    record = {"embedding_metadata": {"title": title, **metadata}, **_filters(vectors, id, metadata)}
+                    crowd = metadata.get(PARENT) or metadata.get(DOCUMENT)
+                    record = {"embedding_metadata": {"title": title, **metadata}}
+                    record |= {"crowding_tag": crowd} if crowd else {}
                     shown_id, rest = (json.dumps(each, ensure_ascii=False) for each in (id, record))
                     file.write(f'{{"id": {shown_id}, "embedding": [{vector}], {rest[1:]}\n')
             rows[name] = len(block.ids)
         files.write_json(place.folder / "index.json", _vertex_index(vectors, place.address))
         return rows
-
-
-def _filters(vectors: Vectors, id: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row is filtered by, and the document or passage that it is one part of, as Vertex has them."""
-    texts, values = [], []
-    for name in vectors.columns:
-        value, kind = metadata.get(name), vectors.kinds[name]
-        if value is None:
-            continue
-        if kind == INTEGER and not -_INT32 <= value < _INT32:
-            raise UserError(
-                f"config.handover.to=vertex: {name}={value} of '{id}' is no whole number of 32 bits: write {value}.0"
-            )
-        if kind in (INTEGER, NUMBER):
-            stored = {"value_int": value} if kind == INTEGER else {"value_double": float(value)}
-            values.append({"namespace": name, **stored})
-        else:
-            allowed = {TEXT: [value], SWITCH: [str(value).lower()], TEXTS: value}[kind]
-            texts.append({"namespace": name, "allow": allowed})
-    crowd = metadata.get(PARENT) or metadata.get(DOCUMENT)
-    fields = {"restricts": texts, "numeric_restricts": values, "crowding_tag": crowd}
-    return {name: value for name, value in fields.items() if value}
 
 
 def _vertex_index(vectors: Vectors, address: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Shape letters: N rows, E dimensions of an embedding, Q queries, K results.
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,9 @@ _WHOLE_ZERO = re.compile("(?<![^,])-0(?![^,])")
 
 COLUMNS = ("id", "vector", "title", "text", "metadata")  # that every table has
 
-# In metadata: the id of the text that a row is a window of, and that of the document that the text is from.
-PARENT, DOCUMENT = "parent", "document"
-# Kinds of metadata.
-TEXT, TEXTS, INTEGER, NUMBER, SWITCH = "text", "texts", "integer", "number", "switch"
+# In metadata: the id of the document that a text is from, and that of the text that a row is a window of.
+DOCUMENT, PARENT = "document", "parent"
+METADATA = (DOCUMENT, PARENT, "section", "article", "url")
 
 
 class Block(NamedTuple):
@@ -32,14 +31,14 @@ class Block(NamedTuple):
 
     Attributes:
       vectors: float32 [N, E].
-      metadata: of each row its values by name, each of the kind that `Vectors.kinds` has.
+      metadata: of each row the texts that there are, by a name in `METADATA`.
     """
 
     ids: list[str]
     vectors: np.ndarray
     titles: list[str]
     texts: list[str]
-    metadata: list[dict[str, Any]]
+    metadata: list[dict[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,6 @@ class Vectors:
       normalised: whether every vector has length 1.
       prompt: what stood before each text.
       rows: how many there are.
-      kinds: of all metadata, by name: TEXT, TEXTS (a list), INTEGER (of 64 bits), NUMBER or SWITCH.
-      columns: those of them that searches filter by.
       blocks: reads the rows, in order; it can be called again.
     """
 
@@ -64,8 +61,6 @@ class Vectors:
     normalised: bool
     prompt: str
     rows: int
-    kinds: Mapping[str, str]
-    columns: tuple[str, ...]
     blocks: Callable[[], Iterator[Block]]
     dtype, scale, similarity = "float32", None, "dot"  # of all that is handed over
 

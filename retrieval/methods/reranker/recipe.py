@@ -32,7 +32,6 @@ from retrieval.runs.weights import published_weights as bert_weights
 from retrieval.runs.weights.pair_scorer import JoinedRows, pair_of, pair_scorer
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
-from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loss_kind import CLASSES, SCORES
 
 _VALIDATED = 20  # candidates of BM25 that a validation puts beside the positives
@@ -158,11 +157,6 @@ class RerankerRecipe(PairRecipe):
             return metrics.evaluate(ranked_QK, queries, candidates, pool.qrels, POOL_METRICS)
 
         return validate
-
-    @property
-    def collapse(self) -> Sign:
-        """As `Recipe.collapse`: the scores of a query's candidates must not become all alike."""
-        return SPREAD
 
     def loss_of(self, model: CrossEncoder, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the logits or the scores of a batch."""

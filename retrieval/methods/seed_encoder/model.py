@@ -36,7 +36,7 @@ class DecoderConfig:
         is full attention.
       wiring: how [CLS] comes to the decoder. 'cross': to every layer, through cross-attention (the authors' code);
         'prefix': once, as the vector of the text's first position, before layers that are the encoder's.
-      reach: what the span is of. 'layer': of each layer, so that D layers reach back D * (span - 1) + 1 tokens (the
+      window: what the span is of. 'layer': of each layer, so that D layers reach back D * (span - 1) + 1 tokens (the
         authors' code); 'decoder': of all (equation 9), where only the first layer looks back.
       bias: whether its logits have the bias of the output layer, as the encoder's do; the authors' code has none.
       latent: Z, of the Gaussian that [CLS] is drawn anew from (Optimus); 0 for none.
@@ -45,7 +45,7 @@ class DecoderConfig:
     layers: int = 3
     span: int = 2
     wiring: str = "cross"
-    reach: str = "layer"
+    window: str = "layer"
     latent: int = 0
     bias: bool = True
 
@@ -155,7 +155,7 @@ class Decoder(nnx.Module):
     def _span(self, number: jax.Array) -> jax.Array:
         """How many tokens a layer sees at a position, from the position's own on."""
         span = max(1, self.decoder.span)
-        return jnp.where(number == 0, span, span if self.decoder.reach == "layer" else 1)
+        return jnp.where(number == 0, span, span if self.decoder.window == "layer" else 1)
 
 
 class CrossLayer(nnx.Module):

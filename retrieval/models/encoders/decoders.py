@@ -53,7 +53,7 @@ GEMMA3 = LLAMA.replaced(
     embedding_scale=True,
     rope_theta=1_000_000.0,
     local_theta=10_000.0,
-    reach=4095,
+    window=4095,
     global_every=6,
 )
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
@@ -67,14 +67,14 @@ def _read(settings: Settings, sizes: Mapping[str, int], has_window: bool) -> dic
     if rotary.layer_kinds(settings, sizes["num_layers"], (not is_local, False))["global_every"] != (not is_local):
         raise settings.error(f"{LAYERS} has local layers, and this family has them in all layers or in none")
     # A causal window counts the token itself; without the causal mask tokens at its very distance are seen too.
-    window = {"reach": settings.whole(_WINDOW, least=2) - causal} if is_local else {}
+    window = {"window": settings.whole(_WINDOW, least=2) - causal} if is_local else {}
     return {"causal": causal, **window}
 
 
 def _write(config: TransformerConfig, has_window: bool) -> dict[str, Any]:
-    reach, causal = config.architecture.reach, config.architecture.causal
-    window = {_WINDOW: reach + causal if reach else None} if has_window else {}
-    return window | ({} if causal else {"is_causal": False})
+    window, causal = config.architecture.window, config.architecture.causal
+    written = {_WINDOW: window + causal if window else None} if has_window else {}
+    return written | ({} if causal else {"is_causal": False})
 
 
 def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _read_gemma(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "score_size": settings.whole(_SCALE, 256),
         "causal": causal,
-        "reach": window - 1 if causal else window // 2,
+        "window": window - 1 if causal else window // 2,
         **rotary.layer_kinds(settings, sizes["num_layers"], (every, False)),
     }
 
@@ -97,7 +97,7 @@ def _write_gemma(config: TransformerConfig) -> dict[str, Any]:
         _SCALE: switches.score_size or config.head_size,
         _BOTH_WAYS: not switches.causal,
         # What was read: libraries halve it when they load it.
-        _WINDOW: switches.reach + 1 if switches.causal else 2 * switches.reach,
+        _WINDOW: switches.window + 1 if switches.causal else 2 * switches.window,
         **rotary.written_kinds(config.num_layers, switches.locality()),
     }
 

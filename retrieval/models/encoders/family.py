@@ -43,28 +43,7 @@ _OF_LAYER = """
 
 # Keys of configs that change no hidden state: notes, dropout and other settings of training, what a library returns,
 # and how one generates text, which older versions wrote into every config.
-HARMLESS = """
-    _name_or_path name_or_path architectures transformers_version dtype torch_dtype language name
-    initializer_range initializer_factor initializer_cutoff_factor
-    hidden_dropout_prob attention_probs_dropout_prob classifier_dropout dropout
-    attention_dropout qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_ tie_word_embeddings
-    embedding_dropout mlp_dropout dropout_rate
-    gradient_checkpointing use_cache output_past output_hidden_states output_attentions return_dict torchscript
-    attn_implementation _attn_implementation _attn_implementation_autoset chunk_size_feed_forward xla_device
-    id2label label2id num_labels _num_labels finetuning_task problem_type task_specific_params tokenizer_class prefix
-    bos_token_id pad_token_id eos_token_id sep_token_id cls_token_id unk_token_id mask_token_id decoder_start_token_id
-    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-    sbert_ce_default_activation_function sentence_transformers transformers.js_config model_max_length max_seq_length
-    tie_encoder_decoder cross_attention_hidden_size tf_legacy_loss max_length min_length do_sample early_stopping
-    num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
-    no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
-    return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
-    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    unsloth_version unsloth_fixed cache_implementation reference_compile repad_logits_with_grad
-    sparse_pred_ignore_index sparse_prediction classifier_bias classifier_pooling decoder_bias
-    deterministic_flash_attn pretraining_tp num_decoder_layers is_training
-    is_matryoshka matryoshka_dimensions
-""".split()
+HARMLESS = Path(__file__).with_name("harmless_keys.txt").read_text(encoding="utf-8").split()
 
 
 def of_layers(layer: str, names: str) -> dict[str, str]:

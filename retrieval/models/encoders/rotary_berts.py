@@ -26,13 +26,13 @@ def _read_modern(settings: Settings, sizes: Mapping[str, int]) -> dict[str, Any]
     if window % 2:
         raise settings.error(f"{_WINDOW} is {window}, and an even number of tokens is needed")
     kinds = rotary.layer_kinds(settings, sizes["num_layers"], (settings.whole(_EVERY, 3), True))
-    return {"reach": window // 2, **kinds}
+    return {"window": window // 2, **kinds}
 
 
 def _write_modern(config: TransformerConfig) -> dict[str, Any]:
     switches = config.architecture
     return {
-        _WINDOW: 2 * switches.reach,
+        _WINDOW: 2 * switches.window,
         _EVERY: switches.global_every or 1,
         **rotary.written_kinds(config.num_layers, switches.locality()),
         **{key: number if number < config.vocab_size else None for key, number in _IDS.items()},
@@ -54,7 +54,7 @@ FAMILIES.register(
             biases=(),
             rope_theta=160_000.0,
             local_theta=10_000.0,
-            reach=64,
+            window=64,
             global_every=3,
             global_first=True,
         ),

@@ -1,10 +1,8 @@
-"""The log of a training: JSON lines, trackers and what is shown; each source; a model that collapses."""
+"""The log of a training: JSON lines, trackers and what is shown; each source."""
 
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -13,10 +11,8 @@ from retrieval.common import files
 from retrieval.common.runtime import hosts
 from retrieval.data.labelled import sources
 from retrieval.evaluation.result_files import read_training
-from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.source_objective import LOSS, SHARE
 from retrieval.runs.fitting import trackers
-from retrieval.training.collapse import Collapse
 
 _log = logging.getLogger(__name__)
 
@@ -77,36 +73,31 @@ class Writer:
 
 
 class TrainingLog(Writer):
-    """Writes the metrics of training, of every source too, and raises where the model has collapsed.
+    """Writes the metrics of training, of every source too.
 
     Attributes:
-      history: step and metrics of the lines that the run has logged before, as far as they have those that tell which
-        step is the best, and whether the model has collapsed; on all hosts.
+      history: step and metrics of the lines that the run has logged before, as far as they have the one that tells
+        which step is the best; on all hosts.
     """
 
     def __init__(self, config: ConfigDict, folder: Path, newest: int | None):
         """Args are the config, the folder of metrics and the checkpoint that training goes on from."""
         super().__init__(folder, -1 if newest is None else newest, config)  # the line of step 0 is written again
-        train, sign, best = config.train, recipe_of(config).collapse, f"validation/{config.loop.best}"
-        names = (best, *(sign.metrics if sign else ()))
+        best = f"validation/{config.loop.best}"
 
-        def of(line: Mapping[str, Any]) -> dict[str, float]:
-            return {name: line[name] for name in names if line.get(name) is not None}
+        def read() -> list[tuple[int, dict[str, float]]]:
+            lines = read_training(folder / "train.jsonl")
+            return [(step, {best: line[best]}) for step, line in lines if line.get(best) is not None]
 
-        lines = hosts.on_first(lambda: [(step, of(line)) for step, line in read_training(folder / "train.jsonl")])
-        self.history = [(step, metrics) for step, metrics in lines if metrics]
-        warmup = int(train.warmup_ratio * train.steps)
-        self._collapse = Collapse(sign, train.steps, warmup, self.history) if sign else None
+        self.history = [(step, metrics) for step, metrics in hosts.on_first(read)]
         self._sources, self._every = list(sources.configs_of(config)), config.loop.log_every
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line, of the steps since the one before; raises where the model has collapsed."""
+        """Writes a line, of the steps since the one before."""
         shown = self._of_sources(step, metrics) if LOSS in metrics else []
         super().__call__(step, metrics)
         if shown:
             _log.info("step %d: examples and losses: %s", step, ", ".join(shown))
-        if self._collapse:
-            self._collapse.look(step, metrics)
 
     def _of_sources(self, step: int, metrics: dict[str, float]) -> list[str]:
         """Puts the number of examples of each source, and the mean of their losses, in place of their means."""

@@ -31,9 +31,6 @@ def check(config: ConfigDict) -> None:
     train, rank = config.train, f"config.{_GROUP}.rank={config.train.lora.rank}"
     if not all(train.init_from.split(",")):
         raise UserError(f"{rank}: adapters stand on trained parameters, of every tower: set config.train.init_from")
-    if train.parameters != "float32":
-        way = f"for frozen ones set config.{_GROUP}.base, and config.train.parameters=float32"
-        raise UserError(f"config.train.parameters={train.parameters} is of parameters that are trained: {way}")
     if train.early:
         raise UserError(f"config.train.early=True trains a tower whole, and {rank}: set that to 0, or train it alone")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -22,7 +21,7 @@ from retrieval.recipes import source_objective
 from retrieval.recipes.encoder_sizes import architecture_of, head_size
 from retrieval.recipes.parameters import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.training import loop, memory, optimizer, schedules, work
+from retrieval.training import loop, optimizer, schedules, work
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
@@ -66,13 +65,12 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         is_stacked=is_stacked,
         second_rate=(mine.patience and mine.turn_rate) or None,
     )
-    tx = optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
-    return optimizer.with_masters(tx) if train.parameters == "bfloat16" else tx
+    return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.clip_parts else None)
 
 
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
-    memory.trim_after_compiling()
+    devices.trim_after_compiling()
     devices.keep_programs()
     return loop.make_step(source_objective.objective(config, bind(model)), make_optimizer(config), config.seed)
 
@@ -107,7 +105,7 @@ def _unseen_flops(config: ConfigDict, batch: Mapping[str, Any]) -> float:
     for field in recipe_of(config).kind.sides:
         shape = batch[field].sharding.shard_shape(batch[field].shape)
         for layer in range(model.num_layers):
-            window = switches.reach if locality[layer % len(locality)] else None
+            window = switches.window if locality[layer % len(locality)] else None
             total += math.prod(shape) * work.unattended(shape[-1], switches.causal, window)
     # Two products of two operations for a value of each head; the backward pass takes twice the forward pass.
     return 3 * 2 * 2 * model.num_heads * head_size(model) * total
@@ -128,19 +126,11 @@ def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mes
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
     params = abstract_parameters(config, model)
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
-    if config.train.parameters == "bfloat16":
-        params = jax.tree.map_with_path(_in_bfloat16, params)
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
     # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
     specs = jax.tree.map(lambda leaf: leaf.sharding.spec if leaf.sharding else P(), state)
     return jax.tree.map(lambda leaf, spec: _at(leaf, NamedSharding(mesh, spec)), state, specs)
-
-
-def _in_bfloat16(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """A matrix of the layers in the type that it is multiplied in; sums with the others are in float32."""
-    is_matrix = is_stacked(path) and any(key.key == "kernel" for key in path)
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=leaf.sharding) if is_matrix else leaf
 
 
 def _at(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
