@@ -1,10 +1,12 @@
 """`retrieval.fine_tune`: rows in memory to a model and its report."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import REPOSITORY
 from support import exported
 
 import retrieval
@@ -93,19 +95,17 @@ def test_what_is_no_row_is_refused(program, tmp_path, rows, message):
 
 
 @pytest.mark.long
-def test_a_model_is_tuned_and_a_training_is_ended_by_the_callback(tmp_path):
-    model = exported.export(exported.work_directory(tmp_path / "base", **{"model.tied": True}))
-    seen, options = [], {"config": "embedding:local", "batch_size": 8, "warmup_ratio": 0.0, "loop.log_every": 1}
-    tuned = retrieval.fine_tune(model, ROWS, ROWS[:5], tmp_path / "run", steps=4, **options)
+def test_the_guides_lines_tune_a_model_and_the_callback_ends_a_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"retrieval": retrieval, "model_folder": exported.export(exported.work_directory(tmp_path / "base"))}
+    page = (REPOSITORY / "docs" / "guides" / "python.md").read_text()
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "fine_tune" in block]
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of the program, which is another process
+    exec(lines, names)
+    tuned, seen = names["tuned"], []
     assert {row["system"] for row in tuned.results} >= {"dense", "start"} and "nDCG@10" in tuned.report
-    ended = retrieval.fine_tune(
-        model,
-        ROWS,
-        ROWS[:5],
-        tmp_path / "ended",
-        steps=40,
-        on_metrics=lambda step, _: seen.append(step) or step < 2,
-        **options,
-    )
+    options = {"config": "embedding:local", "batch_size": 8, "warmup_ratio": 0.0, "loop.log_every": 1, "steps": 40}
+    options["on_metrics"] = lambda step, _: seen.append(step) or step < 2
+    ended = retrieval.fine_tune(names["model_folder"], ROWS, ROWS[:5], tmp_path / "ended", **options)
     assert 2 <= max(seen) < 40 and ended.results
     assert tuned.model.encode_queries(["fox"]).shape == ended.model.encode_queries(["fox"]).shape

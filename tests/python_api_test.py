@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,14 @@ def test_a_saved_index_is_the_same_index(run, model, kind, tmp_path):
             index.save(tmp_path)
         with pytest.raises(UserError, match="the index is a part of its run"):
             model.index(kind="exact").save(tmp_path / "other")
+
+
+def test_the_guides_lines_about_a_kept_index_run(model, tmp_path, monkeypatch):
+    page = (REPOSITORY / "docs" / "guides" / "python.md").read_text()
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "load_index" in block]
+    monkeypatch.chdir(tmp_path)
+    exec(lines, {"model": model, "retrieval": retrieval})
+    assert (tmp_path / "fox-index" / "manifest.json").exists()
 
 
 def tiny_start(run, tmp_path):
