@@ -108,15 +108,16 @@ def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
     return whole
 
 
+def check(run: Run) -> None:
+    """Checks that the model weighs words."""
+    check_kind(run, "terms", "stage 'weigh' needs a model that weighs words", "deepct")
+
+
 STAGES.register(
     "weigh",
     Stage(
         weigh,
-        check=(
-            lambda run: check_kind(run, "terms", "stage 'weigh' needs a model that weighs words", "deepct"),
-            Run.check_vocabulary,
-            devices.check,
-        ),
+        check=(check, Run.check_vocabulary, devices.check),
         fields=("encode.corpus", "encode.shard_size"),
         reads=lambda config: ("prepare", "sets", "train", *of_pairs(config)),
         files=Run.vocabulary_inputs,

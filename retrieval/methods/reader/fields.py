@@ -33,8 +33,6 @@ declare(
     sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all"),
     model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
     paragraphs=Field(5, whole(1), "passages of a question that are read"),
-    weight=Field(
-        -1.0, _WEIGHT, "of the reader's score beside its head's for passages, or the retriever's; -1: the loss's"
-    ),
+    weight=Field(-1.0, _WEIGHT, "of the reader's score beside its head's, or the retriever's; -1: the loss's"),
     validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
 )
