@@ -1,5 +1,6 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from retrieval.common import files
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
-from retrieval.data.sets import beir, open_domain, splits
+from retrieval.data.sets import beir, open_domain, relevance, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, named_sets
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
-from retrieval.runs.ranking.collection import CORPUS
+from retrieval.runs.ranking.collection import CORPUS, NOTES
+from retrieval.search.bm25 import Bm25Index
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,11 @@ def write_sets(run: Run) -> dict[str, Any]:
             if split.train
             else splits.split(value, split.ratio, split.validation, split.seed)
         )
+        if relevance.DOCUMENT in value.qrels:
+            training = _best_first(training)
+            _log.info(
+                "training: of a document that is right, the passages that BM25 finds best for a question are first"
+            )
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
         sizes[split.set] |= dict(training.left_out)
@@ -101,9 +108,24 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
     return open_domain.extend(value, passages, count, seed)
 
 
+def _best_first(training: RetrievalSet) -> RetrievalSet:
+    """The right passages of each question in BM25's order: training takes the first ones (`config.pairs.positives`)."""
+    passages = list(training.candidates)
+    index = Bm25Index.build((f"{passage.title} {passage.text}" for passage in passages), "title + text")
+
+    def ordered(query: str, grades: dict[str, int]) -> dict[str, int]:
+        rows = index.search([training.queries[query]], len(passages))[1][0]
+        found = (passages[row].id for row in rows.tolist() if row >= 0)
+        return {id: grades[id] for id in (*found, *grades) if id in grades}
+
+    rules = training.qrels.items()
+    qrels = {rule: {query: ordered(query, grades) for query, grades in judged.items()} for rule, judged in rules}
+    return dataclasses.replace(training, qrels=qrels)
+
+
 def _size(value: RetrievalSet) -> dict[str, Any]:
     """Queries, candidates, and the right pairs by each rule."""
-    sizes = {"queries": len(value.queries), "candidates": len(value.candidates)}
+    sizes: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), NOTES: [*value.notes]}
     for rule, qrels in value.qrels.items():
         sizes[f"tuples ({rule})"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
     return sizes
