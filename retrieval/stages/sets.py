@@ -19,6 +19,8 @@ from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking.collection import CORPUS, NOTES
 from retrieval.search.bm25 import Bm25Index
 
+_FEW = 100  # questions that tell large differences alone
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ def write_sets(run: Run) -> dict[str, Any]:
         values[split.set], training = (
             splits.by_files(value, split.train, split.dev, split.validation, split.seed)
             if split.train
-            else splits.split(value, split.ratio, split.validation, split.seed)
+            else splits.split(value, split.ratio, split.validation, split.seed, split.fold)
         )
         if relevance.DOCUMENT in value.qrels:
             training = _best_first(training)
@@ -51,7 +53,11 @@ def write_sets(run: Run) -> dict[str, Any]:
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
         sizes[split.set] |= dict(training.left_out)
-        sizes[split.set]["test queries"] = len(values[split.set].queries)
+        sizes[split.set]["test queries"] = tested = len(values[split.set].queries)
+        if tested < _FEW:
+            note = f"Tested on {tested} of {len(value.queries)} questions, which are few: the study folds tests on all."
+            sizes[split.set][NOTES].append(note)
+            _log.warning("set %s: %s (configs/studies/folds.py)", split.set, note)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
         if more := len(extended.candidates) - len(value.candidates):
@@ -94,9 +100,11 @@ def check_inputs(run: Run) -> None:
 
 def check_split(split: ConfigDict) -> None:
     """Checks that what divides a set goes together."""
-    for field, needed in (("train", "set"), ("dev", "train")):
+    for field, needed in (("train", "set"), ("dev", "train"), ("fold", "set")):
         if split[field] and not split[needed]:
             raise UserError(f"config.split.{field}={split[field]} needs config.split.{needed}: set that too")
+    if split.fold and split.train:
+        raise UserError(f"config.split.fold={split.fold} is a part of all questions: set config.split.train=''")
     if split.train and split.train == split.dev:
         raise UserError(f"config.split.train and config.split.dev are both {split.dev}: validate on other judgements")
 
