@@ -11,8 +11,9 @@ A tenth of the passages is tested on: a sentence of each of these asks for the r
     python -m retrieval.main --config=own:pairs:MODEL --workdir=runs/tuned --config.base=runs/own \\
         --config.sets.labelled=DATA/pairs.jsonl
 
-For a file of another name set --config.split.set=NAME. A fifth of its queries is the test (`split.ratio`). The step
-that is best on a tenth of the others is the result.
+A right document may stand in place of an answer: {"query": "q", "document": "guide/start.md"}. For a file of another
+name set --config.split.set=NAME. A fifth of its queries is the test (`split.ratio`; of few, `studies/folds.py` tests on
+all). The step that is best on a tenth of the others is the result.
 
 Pre-training from nothing is the other way. `own:local` has small towers for a laptop, `own:large` those of BERT-base's
 size for an accelerator, which can start from BERT: --config.vocab=hf:NAME --config.train.init_from=hf:NAME.
@@ -72,6 +73,7 @@ def _published_pairs(model: str) -> ConfigDict:
     config = fine_tune.get_config(model)
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report", "export")
     config.split.update(set="pairs", shards=8)
+    config.pairs.positives = 3  # of a document that is right: the passages that BM25 finds best for the question
     config.encode.corpus = True
     config.train.update(epochs=10, minutes=10, batch_size=32, learning_rate=2e-5)  # on two cores
     config.loop.update(checkpoint_every=50, validate_every=50, validate_queries=200, validate_candidates=1000)
@@ -126,7 +128,7 @@ def _labelled(config: ConfigDict, **train: float) -> ConfigDict:
     config.split.update(set="pairs", shards=8)
     config.mine.last = 100
     config.data.update(lanes=1, negatives=1)
-    config.pairs.keep_lone = True
+    config.pairs.update(positives=3, keep_lone=True)
     config.encode.corpus = True
     return _trained(config, **train)
 

@@ -13,8 +13,10 @@ from retrieval.data import holdout
 from retrieval.data.holdout import document_id
 from retrieval.data.sets import beir
 from retrieval.runs.fitting import validation
+from retrieval.runs.pairs import labelled_groups
 from retrieval.runs.pipeline import overrides, preflight, records
 from retrieval.runs.pipeline.run import Run
+from retrieval.stages import evaluate
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -110,3 +112,38 @@ def test_a_length_from_the_shell_counts_in_place_of_minutes():
         config = own_documents.get_config("local")
         overrides.settle(config, [field])
         assert (config.train.epochs, config.train.minutes) == (epochs, minutes)
+
+
+def test_labels_may_be_documents(own, documents, caplog):
+    """Any passage of a right one is right, and training takes those that BM25 finds best; later it is known who saw."""
+    lines = [{"query": f"where is {word} in part 2", "document": f"my {word}.md"} for word in WORDS]
+    (documents / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = {"sets.labelled": str(documents / "labels.jsonl"), "split.set": "labels", "train.batch_size": 8}
+    run = make_run("local_pairs", documents / "by_id", base=str(own.folder), **changes)
+    preflight.check(run, run.config.stages[:-1])
+    execute(run, "sets", "index", "mine", "pairs")
+    passages = {c.id: c.text for path in own.passages for c in beir.read_candidates(path)}
+    test, training = beir.read_folder(run.sets / "labels"), beir.read_folder(run.training)
+    assert [candidate.id for candidate in test.candidates] == list(passages)
+    of_owl = {id for id in passages if id.startswith("my owl.md:")}
+    judged = test.qrels["document"] | training.qrels["train"] | training.qrels["validation"]
+    queries = {text: id for id, text in (test.queries | training.queries).items()}
+    assert len(of_owl) == 5 and judged[queries["where is owl in part 2"]].keys() == of_owl
+    assert all("part 2" in passages[next(iter(grades))] for grades in training.qrels["train"].values())
+    sizes = records.details(run, "sets")["labels"]
+    assert sizes["notes"][0].startswith(f"Judged against {len(passages)} passages of {len(WORDS)} documents")
+    assert "Tested on 2 of 12 questions, which are few" in sizes["notes"][1] + caplog.text
+    trained = len(training.qrels["train"])
+    assert records.details(run, "pairs")["pairs"] == 3 * trained
+    assert f"left out {2 * trained} positives behind the first 3 of their query" in caplog.text
+    run.config.train.steps, run.config.train.minutes = 2, 0.0
+    execute(run, "train")
+    seen = [*training.qrels["train"], *test.queries]
+    asked = [(training.queries | test.queries)[id].upper() for id in seen]
+    assert labelled_groups.trained_on(run, asked) == asked[:trained]
+    later = Run(make_config("evaluate", base=str(run.folder)), documents / "later", "no.lock")
+    (note,) = evaluate._of_training(later, "labels", beir.read_judged(run.training))
+    assert note.startswith(
+        f"The model was trained on {trained} of these {len(training.queries)} questions, such as 'wh"
+    )
+    assert "what is measured there flatters it" in caplog.text

@@ -12,6 +12,7 @@ from support.tuned import tuned
 
 import retrieval
 from configs import fine_tune, own, published
+from configs.studies import folds
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
@@ -20,6 +21,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import encoding
+from retrieval.studies import run_table, study_report
 
 TEXTS = [("a", "The fox", "The fox is a dog."), ("b", "", "the dog"), ("c", "dog " * 60, "the end")]
 JOINED = ["The fox The fox is a dog.", "the dog", "dog " * 60 + " the end"]
@@ -126,6 +128,14 @@ def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path)
     assert systems >= {"bm25", "start", "dense", "hybrid"}
     hits = retrieval.load(tuned.folder).index(kind="hybrid").search("fox 7", k=3)
     assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
+
+    config = folds.get_config(str(model))
+    config.base, config.labelled = str(run.folder), labelled["sets.labelled"]
+    folds.complete(config)
+    table = run_table.read_table(config, tmp_path / "folds")
+    run_table.check_table(table)
+    study_report.report_of(config).check(table)
+    assert config.report.notes.startswith("60 questions,") and table["fold-2"].run.config.split.fold == "2/5"
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,23 @@ def test_questions_differing_in_space_or_case_are_one():
     assert all(test.queries[id] == value.queries[id] for id in test.queries)
 
 
+def test_folds_test_on_every_question_once():
+    value = questions(39)
+    value.queries["q38"] = "Question 0"  # stays with the other one
+    tested = []
+    for fold in range(1, 6):
+        test, training = split(value, 0.8, 0.1, 0, f"{fold}/5")
+        assert training.queries.keys() | test.queries.keys() == value.queries.keys()
+        assert {splits.wording(text) for text in training.queries.values()}.isdisjoint(
+            map(splits.wording, test.queries.values())
+        )
+        assert 7 <= len(test.queries) <= 9 and len(training.qrels["validation"]) in (3, 4)
+        tested += test.queries
+    assert sorted(tested) == sorted(value.queries)
+    with pytest.raises(UserError, match=r"config\.split\.fold=6/5 with .* 0 test of 39"):
+        split(value, 0.8, 0.1, 0, "6/5")
+
+
 @pytest.mark.parametrize(
     ("count", "ratio", "validation", "message"),
     [

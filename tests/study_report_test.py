@@ -168,6 +168,22 @@ def test_single_runs_are_compared_over_their_questions(tmp_path):
         compare(results_of(tmp_path), a, b)
 
 
+def test_folds_are_pooled_over_the_questions_of_all(tmp_path):
+    """Each question counts once, however many its fold has; the interval is over the questions."""
+    values = {"start": np.zeros(5), "fold-1": np.array([1.0, 0.0, 1.0]), "fold-2": np.array([1.0, 0.0])}
+    for name, row in values.items():
+        write_run(tmp_path, name, {"Success@1": round(row.mean(), 6)})
+        questions = [f"q{number}" for number in range(3, 5) if name == "fold-2"] or ["q0", "q1", "q2", "q3", "q4"]
+        path = per_query.path_of(tmp_path / name, "reqa", "pair")
+        per_query.write(path, questions[: len(row)], {"dense": {"Success@1": row}})
+    pooled, results = cell(["fold-1", "fold-2"], pooled=True), results_of(tmp_path)
+    assert results.values(pooled) == [60.0] and len(results.per_query(pooled)) == 5
+    found = compare(results, pooled, cell(["start"]))
+    margin = 100 * scipy.stats.sem([1, 0, 1, 1, 0]) * scipy.stats.t.ppf(0.975, 4)
+    assert (found.difference, found.questions) == (60.0, 5) and found.margin == pytest.approx(margin)
+    assert results.values(cell(["fold-1", "fold-3"], pooled=True)) == [None]
+
+
 def test_all_that_a_run_measures_can_be_shown(tmp_path):
     """What training logged, consistency factors, and times, which are not in percent."""
     run = tmp_path / "a"

@@ -50,6 +50,7 @@ _TWO_OR_MORE = names("a tuple of two or more names, such as \"('bm25', 'dense')\
 _TRACKER_NAMES = ("tensorboard", "wandb", "trackio", "mlflow")
 _TRACKERS = tuple_of(f"a tuple of some of {', '.join(_TRACKER_NAMES)}, or ()", _TRACKER_NAMES.__contains__)
 _SOME_FUSIONS = tuple_of(f"a tuple of some of {', '.join(_FUSIONS)}", _FUSIONS.__contains__, bool)
+_FOLD = matching("'' or a part such as 2/5", r"([1-9]\d{0,3}/[1-9]\d{0,3})?")
 # Hosts as requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
 _HOST = matching("", r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
 _HOSTS = tuple_of("a tuple of names without a port, such as \"('search.example.org',)\", or ()", _HOST.fits)
@@ -164,6 +165,7 @@ declare(
     train=Field("", TEXT, "name of its qrels/NAME.tsv to train on, such as train; '': split.ratio divides all"),
     dev=Field("", TEXT, "beside split.train, the one to validate on, such as dev; '': the share split.validation"),
     ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
+    fold=Field("", _FOLD, "in place of split.ratio: which part of the questions to test on, 1/5 to 5/5"),
     validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
     seed=Field(0, whole(0), "seed of the division"),
     shards=Field(64, whole(1), "files of labelled examples; a multiple of data.lanes"),

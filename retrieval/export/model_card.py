@@ -89,7 +89,8 @@ def trained_on(
             yield "labelled examples", _names(pair_files)
         if name := divided.split.set:
             part = divided.split.train
-            share = f"those of '{part}' in" if part else f"{divided.split.ratio:.0%} of those of"
+            all_but = f"all but {fold}" if (fold := divided.split.fold) else f"{divided.split.ratio:.0%}"
+            share = f"those of '{part}' in" if part else f"{all_but} of those of"
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
 

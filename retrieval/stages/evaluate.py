@@ -19,11 +19,13 @@ from retrieval.data.sets.set_format import named_sets
 from retrieval.evaluation import by_article, metrics, per_query, result_files
 from retrieval.evaluation.metrics import cutoff
 from retrieval.runs.fitting import held_out_questions
+from retrieval.runs.fitting.training_length import CUT_SHORT
+from retrieval.runs.pairs import labelled_groups
 from retrieval.runs.pipeline.records import details
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import costs, fused, indexes, pod_search, ranked_lists, rankings
-from retrieval.runs.ranking.collection import Collection, open_collection, set_names
+from retrieval.runs.ranking.collection import NOTES, Collection, open_collection, set_names
 from retrieval.runs.ranking.indexes import Together
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile
 from retrieval.runs.ranking.rankings import Validation
@@ -114,6 +116,8 @@ class _Evaluation:
                     ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
             rows += write_values(run.folder, name, self._scores(value, lists))
             notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
+            if of_training := list(_of_training(run, name, value)):
+                notes.setdefault(name, {})[NOTES] = of_training
         files.write_json(run.folder / result_files.NAME, rows)
         return notes
 
@@ -181,8 +185,8 @@ def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Ite
     """
     query_ids, wanted = list(value.queries), metrics_of_judgements(value, wanted)
     for rule, qrels in value.qrels.items():
-        # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
-        hits = max(map(len, qrels.values())) == 1 or relevance.PAIR in value.qrels
+        # Rules of ReQA and of documents, which BEIR's folders lack, ask for the first that answers, if several do, too.
+        hits = max(map(len, qrels.values())) == 1 or bool({relevance.PAIR, relevance.DOCUMENT} & value.qrels.keys())
         names = wanted or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
@@ -259,6 +263,17 @@ def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict
         for each in scores
         for metric, values_Q in each.values.items()
     ]
+
+
+def _of_training(run: Run, name: str, value: Judged) -> Iterator[str]:
+    """What the report says of a set because of how the model was trained; what flatters it is told the log, too."""
+    if cut := (details(run, "train") or {}).get(CUT_SHORT):
+        yield f"The model was trained for {cut}."
+    if trained := labelled_groups.trained_on(run, value.queries.values()):
+        such = ", ".join(f"'{query[:80]}'" for query in trained[:3])
+        what = f"The model was trained on {len(trained)} of these {len(value.queries)} questions, such as {such}"
+        _log.warning("set %s: %s: what is measured there flatters it", name, what)
+        yield f"{what}: what is measured here flatters it."
 
 
 def _notes(ranking: Ranking) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from retrieval.common import files
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
-from retrieval.data.sets import beir, open_domain, splits
+from retrieval.data.sets import beir, open_domain, relevance, splits
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, named_sets
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
-from retrieval.runs.ranking.collection import CORPUS
+from retrieval.runs.ranking.collection import CORPUS, NOTES
+from retrieval.search.bm25 import Bm25Index
+
+_FEW = 100  # questions that tell large differences alone
 
 _log = logging.getLogger(__name__)
 
@@ -39,12 +43,21 @@ def write_sets(run: Run) -> dict[str, Any]:
         values[split.set], training = (
             splits.by_files(value, split.train, split.dev, split.validation, split.seed)
             if split.train
-            else splits.split(value, split.ratio, split.validation, split.seed)
+            else splits.split(value, split.ratio, split.validation, split.seed, split.fold)
         )
+        if relevance.DOCUMENT in value.qrels:
+            training = _best_first(training)
+            _log.info(
+                "training: of a document that is right, the passages that BM25 finds best for a question are first"
+            )
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
         sizes[split.set] |= dict(training.left_out)
-        sizes[split.set]["test queries"] = len(values[split.set].queries)
+        sizes[split.set]["test queries"] = tested = len(values[split.set].queries)
+        if tested < _FEW:
+            note = f"Tested on {tested} of {len(value.queries)} questions, which are few: the study folds tests on all."
+            sizes[split.set][NOTES].append(note)
+            _log.warning("set %s: %s (configs/studies/folds.py)", split.set, note)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
         if more := len(extended.candidates) - len(value.candidates):
@@ -87,9 +100,11 @@ def check_inputs(run: Run) -> None:
 
 def check_split(split: ConfigDict) -> None:
     """Checks that what divides a set goes together."""
-    for field, needed in (("train", "set"), ("dev", "train")):
+    for field, needed in (("train", "set"), ("dev", "train"), ("fold", "set")):
         if split[field] and not split[needed]:
             raise UserError(f"config.split.{field}={split[field]} needs config.split.{needed}: set that too")
+    if split.fold and split.train:
+        raise UserError(f"config.split.fold={split.fold} is a part of all questions: set config.split.train=''")
     if split.train and split.train == split.dev:
         raise UserError(f"config.split.train and config.split.dev are both {split.dev}: validate on other judgements")
 
@@ -101,9 +116,24 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
     return open_domain.extend(value, passages, count, seed)
 
 
+def _best_first(training: RetrievalSet) -> RetrievalSet:
+    """The right passages of each question in BM25's order: training takes the first ones (`config.pairs.positives`)."""
+    passages = list(training.candidates)
+    index = Bm25Index.build((f"{passage.title} {passage.text}" for passage in passages), "title + text")
+
+    def ordered(query: str, grades: dict[str, int]) -> dict[str, int]:
+        rows = index.search([training.queries[query]], len(passages))[1][0]
+        found = (passages[row].id for row in rows.tolist() if row >= 0)
+        return {id: grades[id] for id in (*found, *grades) if id in grades}
+
+    rules = training.qrels.items()
+    qrels = {rule: {query: ordered(query, grades) for query, grades in judged.items()} for rule, judged in rules}
+    return dataclasses.replace(training, qrels=qrels)
+
+
 def _size(value: RetrievalSet) -> dict[str, Any]:
     """Queries, candidates, and the right pairs by each rule."""
-    sizes = {"queries": len(value.queries), "candidates": len(value.candidates)}
+    sizes: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), NOTES: [*value.notes]}
     for rule, qrels in value.qrels.items():
         sizes[f"tuples ({rule})"] = sum(grade > 0 for grades in qrels.values() for grade in grades.values())
     return sizes

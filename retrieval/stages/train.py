@@ -44,7 +44,7 @@ def train(run: Run) -> dict[str, Any]:
         if run.remote:  # in the end each host puts its bad batches on the store
             stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.remote)
         checkpoints = train_state.open_checkpoints(run.folder, setup.config, before=lambda: run.put("metrics"))
-        newest = checkpoints.latest_step()
+        newest, planned = checkpoints.latest_step(), setup.config.train.steps
         setup = setup.planned(newest)
         earlier = _earlier_lengths(setup)
         state = setup.first_state(newest)  # outside of the mesh: whole in the host's memory once, then spread
@@ -78,7 +78,8 @@ def train(run: Run) -> dict[str, Any]:
                 if run.remote:
                     run.remote.get(["checkpoints"])
     _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
-    return _details(setup, result, earlier, phase)
+    cut = training_length.cut_short(setup.config.train, planned)
+    return _details(setup, result, earlier, phase) | cut
 
 
 def _earlier_lengths(setup: Setup) -> list[int]:

@@ -17,6 +17,7 @@ class Cell:
     Attributes:
       runs: names of the runs, which differ by their seed alone, in the order of the seeds.
       system: 'bm25', 'dense', 'hybrid' ..., as in results.json; so are `dataset`, `split` and `metric`.
+      pooled: whether the runs test on parts of one set: the number is the mean over the questions of all.
       over: of as many runs with the same seeds: the number is a gain, what this one's are above those.
     """
 
@@ -25,6 +26,7 @@ class Cell:
     dataset: str
     split: str
     metric: str
+    pooled: bool = False
     over: "Cell | None" = None
 
     @property

@@ -21,7 +21,8 @@ _OUTCOMES = (
     "95 % confidence interval (Student's t). p is of the same test, and p (Holm) corrected for all claims of this "
     "table. Holds, does not hold: the corrected p is below 0.05. Not distinguishable: it is not. One pre-training, one "
     "run: it may have been luck, so nothing is said; where there is a p, it is of a randomisation test over the same "
-    "questions, which is about these two models alone, and corrected by itself."
+    "questions, which is about these two models alone, and corrected by itself. Of runs that test on parts of one set "
+    "the interval is over the questions of all: with 0 in it, nothing can be told from so few."
 )
 
 
@@ -63,10 +64,11 @@ def write_study(folder: Path, report: Report, results: Results) -> None:
 def _texts(cells: Sequence[Cell], paper: Sequence[float | None], results: Results) -> Iterator[display.Markup]:
     """`33.20 ± 0.40, n=2 of 3 (37.43)`; n where a run has no value."""
     for place, cell in enumerate(cells):
-        present = [value for value in results.values(cell) if value is not None]
+        values = results.values(cell)
+        present = [value for value in values if value is not None]
         text = f"{statistics.mean(present):.2f}" if present else "–"
         text += f" ± {statistics.stdev(present):.2f}" if len(present) > 1 else ""
-        text += f", n={len(present)} of {len(cell.runs)}" if 0 < len(present) < len(cell.runs) else ""
+        text += f", n={len(present)} of {len(values)}" if 0 < len(present) < len(values) else ""
         theirs = paper[place] if place < len(paper) else None
         yield display.Markup(text if theirs is None else f"{text} ({theirs:.2f})")
 

@@ -65,6 +65,9 @@ class Results:
         Raises:
           UserError: a file is damaged, or a value is no fraction.
         """
+        if cell.pooled:
+            over_Q = self.per_query(cell).values()
+            return [round(100 * statistics.fmean(over_Q), _DIGITS) if over_Q else None]
         values: list[float | None] = []
         for run in cell.runs:
             value, is_time = self.of_run(run).get(cell.key), cell.metric == MILLISECONDS
@@ -82,15 +85,18 @@ class Results:
         return origins | self.origins(cell.over, place) if cell.over else origins
 
     def per_query(self, cell: Cell) -> dict[str, float]:
-        """Question -> value, of a cell with a single run; empty where there are none, or it is no mean over questions.
+        """Question -> value, of a single run or of runs that are pooled; empty where one lacks them, or of other cells.
 
         Raises:
           UserError: the file is damaged.
         """
-        if len(cell.runs) != 1 or cell.over or not self.of_run(cell.runs[0]):
+        if (len(cell.runs) != 1 and not cell.pooled) or cell.over or not all(map(self.of_run, cell.runs)):
             return {}
-        folders = result_files.folders(self._folder / cell.runs[0])
-        return per_query.values_of(per_query.read_all(folders, cell.dataset, cell.split), cell.system, cell.metric)
+        values: dict[str, float] = {}
+        for run in cell.runs:
+            read = per_query.read_all(result_files.folders(self._folder / run), cell.dataset, cell.split)
+            values |= per_query.values_of(read, cell.system, cell.metric)
+        return values
 
 
 def compare(results: Results, a: Cell, b: Cell) -> Comparison:
@@ -113,7 +119,10 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     runs = {cell.runs[place] for cell in (a, a.over, b, b.over) if cell for place in differences}
     over = per_query.differences(results.per_query(a), results.per_query(b))
     p_value = significance.randomisation(over) if len(over) else None
-    return Comparison(mean, None, p_value, count, len(over), shared=not set().union(*rests_on.values()) <= runs)
+    margin = (
+        round(100 * significance.margin(over.tolist()), _DIGITS) if len(over) > 1 and (a.pooled or b.pooled) else None
+    )
+    return Comparison(mean, margin, p_value, count, len(over), shared=not set().union(*rests_on.values()) <= runs)
 
 
 def _difference(a: float | None, b: float | None) -> float | None:

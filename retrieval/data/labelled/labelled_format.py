@@ -98,6 +98,10 @@ class LabelledFormat(Format[Path, Reading, Example]):
         """
         return self.read(path, Reading(settings, path.parent, sys.maxsize, Counts(), in_order=True))
 
+    def placed(self, path: Path, settings: Settings, counts: Counts) -> Iterator[tuple[str, Example]]:
+        """The examples of `sample`, each after the place where it stands; counts what is left out, where it can."""
+        return ((str(path), one) for one in self.sample(path, settings))
+
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         """Whether a file without a named format is of this one.
 
@@ -122,7 +126,8 @@ class LabelledFormat(Format[Path, Reading, Example]):
         for field in self.needed(path, settings):
             if not getattr(settings, field):
                 remedy = f"set config.pairs.{field}" + (f", as in {self.setting}" if self.needs else "")
-                raise UserError(f"{path}: ids, whose texts are elsewhere: {remedy}")
+                own = "; ids of a prepared corpus are for config.sets.labelled" if field == "collection" else ""
+                raise UserError(f"{path}: ids, whose texts are elsewhere: {remedy}{own}")
 
 
 LABELLED: Formats[LabelledFormat] = Formats("format", "retrieval.data.labelled", "format")

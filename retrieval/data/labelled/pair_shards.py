@@ -158,13 +158,19 @@ class KnownPositives:
     def write(self, folder: Path) -> None:
         """Writes the rows beside the records of a folder, whole or not at all."""
         with files.atomic(folder / KNOWN) as temporary, open(temporary, "wb") as file:
-            np.savez(file, ids=self._ids_M, starts=self._starts)
+            np.savez(file, ids=self._ids_M, starts=self._starts, wordings=self._wordings_W)
 
 
 def read_known(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """The ids [M] int32 of all rows, and where each row begins and the last one ends [W + 1]."""
     rows = files.read_arrays(folder / KNOWN, "--stage=pairs makes it again")
     return rows["ids"], rows["starts"]
+
+
+def read_wordings(folder: Path) -> np.ndarray:
+    """The wordings [W] uint64 of all queries below a folder; none of an older one, which kept none."""
+    read = (files.read_arrays(path, "--stage=pairs makes it again") for path in sorted(folder.rglob(KNOWN)))
+    return np.concatenate([np.zeros(0, np.uint64), *(rows["wordings"] for rows in read if "wordings" in rows)])
 
 
 def known_of(groups: Iterable[Example]) -> KnownPositives:

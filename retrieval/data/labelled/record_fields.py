@@ -6,6 +6,7 @@ sentence1, sentence2, score                    two texts, and how alike they are
 premise, hypothesis, label                     two texts, and the class of the pair
 text, label                                    a text and its class
 query_id, positive_id, negative_id, score      ids, whose texts are elsewhere; so is a list of document_ids
+query-id, corpus-id, score                     ids and a judgement, as BEIR has them
 
 `config.pairs.fields` names fields that are called otherwise.
 """
@@ -24,9 +25,9 @@ _USUAL = {  # our name of a field -> what it may be called
     "documents": ("documents", "docs"),
     "score": ("score", "scores"),
     "label": ("label", "labels"),
-    "query_id": ("query_id", "qid"),
+    "query_id": ("query_id", "qid", "query-id"),
     "positive_id": ("positive_id", "positive_ids"),
-    "document_ids": ("document_ids", "doc_ids"),
+    "document_ids": ("document_ids", "doc_ids", "corpus-id"),
 }
 _PAIRED = ("answer", "document", "passage")  # the positive, where no field of that name is there
 _NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
@@ -112,6 +113,8 @@ def layout(there: Sequence[str], at: str, names: Mapping[str, str]) -> Layout:
     """
     usual = {ours: tuple(name for name in theirs if name in there) for ours, theirs in _USUAL.items()}
     scores, label = usual["score"][:1], "".join(usual["label"][:1])
+    if usual["document_ids"] == ("corpus-id",) and not label:  # BEIR's score is a grade
+        scores, label = (), "".join(scores)
     judged = "" if scores else label
     if not usual["query"]:
         if pair := next((pair for pair in _TWO if set(pair) <= set(there)), None):

@@ -1,11 +1,15 @@
 """Records of labelled examples as JSON lines, as Parquet, and as CSV or TSV whose first line names the columns.
 
+TSV may also have lines of a question and an id, and no names.
+
 A text is a string or {"docid": ..., "title": ..., "text": ...}; a field of JSON and Parquet has one text or an array of
 them. Other fields, such as "prompt", are not read. Parquet is what training sets of Hugging Face's hub are;
 a data set is a folder, as `snapshot_download` leaves it: data/train-00000-of-00002.parquet, data/test-....
 """
 
 import csv
+import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -75,6 +79,8 @@ class CsvPairs(RecordFormat):
         by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         rows = text_files.table_rows(path, lambda first: by_tabs if "\t" in first else {})
         at, header = next(rows, (str(path), []))
+        if _is_label("\t".join(header)) and not self._is_header(header, names, path):
+            rows, header = itertools.chain([(at, header)], rows), ["query", "positive_id"]
         header = [name.strip() for name in header]
         if twice := [name for name in header if header.count(name) > 1]:
             raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")
@@ -85,10 +91,18 @@ class CsvPairs(RecordFormat):
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         """As `LabelledFormat.recognises`: the fields of the first line are names of columns."""
-        names = record_fields.named(settings.fields)
         header = [name.strip(' "') for name in line.split("\t" if "\t" in line else ",")]
+        is_header = self._is_header(header, record_fields.named(settings.fields), path)
+        return len(header) > 1 and (is_header or _is_label(line))
+
+    def _is_header(self, header: list[str], names: Mapping[str, str], path: Path) -> bool:
         try:
             ours = record_fields.renamed(dict.fromkeys(header), names, str(path))
-            return len(header) > 1 and bool(record_fields.layout(list(ours), str(path), names))
+            return bool(record_fields.layout(list(ours), str(path), names))
         except UserError:
             return False
+
+
+def _is_label(line: str) -> bool:
+    """Whether a line is a question, a tab and what may be an id: it has no blank."""
+    return bool(re.fullmatch(r"[^\t]*\S[^\t]*\t[^\t\s]+", line.strip()))

@@ -38,11 +38,12 @@ class RecordFormat(LabelledFormat):
         has_ids = any(self._layout(path, reading.settings).ids)
         opened = TextsOfIds(reading.settings, reading.folder) if has_ids else contextlib.nullcontext()
         with opened as texts:
-            yield from self._examples(path, reading.settings, reading.counts, texts)
+            for _, one in self.placed(path, reading.settings, reading.counts, texts):
+                yield one
 
     def sample(self, path: Path, settings: Settings) -> Iterator[Example]:
         """As `LabelledFormat.sample`. Of ids the texts are missing: the ids stand for them."""
-        return self._examples(path, settings, Counts(), None)
+        return (one for _, one in self.placed(path, settings, Counts()))
 
     def shape(self, path: Path, settings: Settings) -> Shape:
         """As `LabelledFormat.shape`."""
@@ -75,16 +76,20 @@ class RecordFormat(LabelledFormat):
         if not layouts:
             raise UserError(f"{path}: no record in it; copy or download it again, or leave it out")
 
-    def _examples(self, path: Path, settings: Settings, counts: Counts, texts: TextsOfIds | None) -> Iterator[Example]:
-        """The examples of a file.
+    def placed(
+        self, path: Path, settings: Settings, counts: Counts, texts: TextsOfIds | None = None
+    ) -> Iterator[tuple[str, Example]]:
+        """As `LabelledFormat.placed`.
 
         Args:
           texts: what ids stand for; without it they stand for themselves.
         """
         if self._layout(path, settings).kind == CLASS:
-            return _of_classes(self._records(path, settings), counts)
-        records = self._records(path, settings)
-        return filter(None, (_example(record, layout, texts, counts, at) for at, record, layout in records))
+            yield from _of_classes(self._records(path, settings), counts)
+            return
+        for at, record, layout in self._records(path, settings):
+            if one := _example(record, layout, texts, counts, at):
+                yield at, one
 
 
 def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: Counts, at: str) -> Example | None:
@@ -139,7 +144,7 @@ def _of_list(
     return right, wrong, [scores[place] for place in order if scores]
 
 
-def _of_classes(records: Records, counts: Counts) -> Iterator[Example]:
+def _of_classes(records: Records, counts: Counts) -> Iterator[tuple[str, Example]]:
     """Pairs of texts of one class: each text asks for the one before it, and the first of a class for its last one."""
     first, last, sums = dict[str, tuple[str, str]](), dict[str, str](), set[bytes]()
     for at, record, layout in records:
@@ -150,11 +155,11 @@ def _of_classes(records: Records, counts: Counts) -> Iterator[Example]:
             continue
         sums.add(hashing.digest(text))
         if label in last:
-            yield Example(text, (Candidate("", "", last[label]),), label=label)
+            yield at, Example(text, (Candidate("", "", last[label]),), label=label)
         first.setdefault(label, (text, at))
         last[label] = text
     for label, (text, at) in first.items():
         if last[label] == text:
             counts.leave_out("texts that are alone in their class", at)
         else:
-            yield Example(text, (Candidate("", "", last[label]),), label=label)
+            yield at, Example(text, (Candidate("", "", last[label]),), label=label)

@@ -66,6 +66,7 @@ class RetrievalSet:
         named 'test'; ReQA has two, and questions that are judged by their answers alone have none.
       answers: query id -> its answers, where they are known.
       left_out: what of the files is not in the set, with counts.
+      notes: sentences for the report: what the candidates are, where their number does not say it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class RetrievalSet:
     qrels: dict[str, dict[str, dict[str, int]]]
     answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

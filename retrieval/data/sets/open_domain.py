@@ -12,6 +12,8 @@ from retrieval.data.corpora import sentences
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 
+_PASSAGES = "passages-*.jsonl"
+
 
 def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed: int) -> RetrievalSet:
     """The set with `count` more candidates: (sentence, passage) pairs of a corpus that are not among its own.
@@ -42,10 +44,14 @@ def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
     Raises:
       UserError: the folder has none.
     """
-    paths = sorted(corpus.glob("passages-*.jsonl"))
-    if not paths:
+    if not any(corpus.glob(_PASSAGES)):
         raise UserError(f"{setting}: that is of a prepared corpus, and {corpus} has no passages")
-    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
+    return passages(corpus)
+
+
+def passages(corpus: Path) -> Iterator[Candidate]:
+    """The passages of a prepared corpus; none where there is no corpus."""
+    return itertools.chain.from_iterable(map(beir.read_candidates, sorted(corpus.glob(_PASSAGES))))
 
 
 def title_key(title: str) -> str:

@@ -13,6 +13,7 @@ from retrieval.common.parsing import scalars, text_files
 _log = logging.getLogger(__name__)
 
 PAIR = "pair"  # the rule of ReQA that its paper reports
+DOCUMENT = "document"  # the rule of labels that are documents: any passage of one answers
 REFUSE, DROP = "refuse", "drop"
 UNKNOWN = "sets.unknown"  # the field with the two
 DROP_ALL = f"config.{UNKNOWN}={DROP}"

@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 Divided = tuple[RetrievalSet, RetrievalSet]  # the test set, and one with the rules 'train' and 'validation'
 
 
-def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Divided:
+def split(value: RetrievalSet, ratio: float, validation: float, seed: int, fold: str = "") -> Divided:
     """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
     Questions are one where `wording` says so. A hash of seed and id gives the order in which they go to one side or the
@@ -35,6 +35,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Di
     Args:
       ratio: share of the questions to train on, and those that are the last one again; 0.01, 0.05 and 0.8 in the paper.
       validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
+      fold: '2/5' tests on the second of five parts, whatever the ratio: every question is tested on in one of the five.
 
     Returns:
       The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation', with
@@ -48,11 +49,18 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> Di
         raise UserError(f"set '{value.name}' of config.split.set has answers and no judgements: split another set")
     ids, wordings = _ordered(value.queries, seed)
     training = _behind(wordings, ratio * len(ids))
+    if fold:
+        part, parts = map(int, fold.split("/"))
+        start, end = (_behind(wordings, number / parts * len(ids)) for number in (part - 1, part))
+        training = len(ids[:start] + ids[end:])
+        ids, wordings = (each[:start] + each[end:] + each[start:end] for each in (ids, wordings))  # the test is last
     held_out = _behind(wordings, validation * training)
     sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
     if not all(sizes.values()):
         counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
-        shares = f"config.split.ratio={ratio} with config.split.validation={validation}"
+        shares = (
+            f"config.split.{f'fold={fold}' if fold else f'ratio={ratio}'} with config.split.validation={validation}"
+        )
         raise UserError(f"set '{value.name}': {shares} makes {counts} of {len(ids)} questions: choose others")
     train, validate_on = ids[held_out:training], ids[:held_out]
     return _test_set(value, set(ids[training:])), _training_set(value, _positives(value), train, validate_on)

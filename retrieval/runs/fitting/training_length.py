@@ -28,6 +28,7 @@ from retrieval.training import chips, schedules, sharding
 _log = logging.getLogger(__name__)
 
 
+CUT_SHORT = "cut short"  # in the record of a training: how far it came in its minutes
 _SIDE = 2048  # of the matrices whose product is timed
 _LENGTH = ("steps", "epochs", "minutes")  # the fields of `config.train` that say how long it is
 
@@ -96,6 +97,18 @@ def _in_time(train: ConfigDict, seconds: float) -> int:
     numbers = seconds, steps, train.steps, steps * seconds / 60
     _log.info("train: a step takes %.3g s here, so %d of %d steps are trained, in %.3g minutes", *numbers)
     return steps
+
+
+def cut_short(train: ConfigDict, planned: int) -> dict[str, str]:
+    """What the record says of a training that ended before its planned steps.
+
+    Args:
+      train: the group of the config, with the steps that were trained.
+    """
+    if train.steps >= planned or not train.minutes:
+        return {}
+    epochs = f", {train.epochs * train.steps / planned:.2g} of {train.epochs:g} epochs" if train.epochs else ""
+    return {CUT_SHORT: f"{train.steps} of {planned} steps{epochs}, which config.train.minutes={train.minutes:g} ended"}
 
 
 def warn(train: ConfigDict) -> None:

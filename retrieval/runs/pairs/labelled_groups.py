@@ -5,17 +5,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
 from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, labelled_format, sources
+from retrieval.data.labelled import grouping, labelled_format, pair_shards, sources
 from retrieval.data.labelled.grouping import Counts, Example, Groups
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.labelled.merged_groups import MergedGroups
 from retrieval.data.labelled.record_fields import Shape
-from retrieval.data.sets import beir, splits
+from retrieval.data.sets import beir, document_labels, relevance, splits
 from retrieval.data.sets.row_texts import CandidateTexts
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline.run import Run
@@ -38,6 +39,7 @@ def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups
       UserError: a file is not what its format says.
     """
     config = run.config
+    _refuse_ids(config, run.corpus)
     if of_sources := sources.configs_of(config):
         with contextlib.ExitStack() as stack:
             opened = {}
@@ -63,6 +65,15 @@ def _opened(
     pool = sys.maxsize if every or are_apart(config) else config.pairs.pool  # each keeps so many where they are apart
     with labelled_format.grouped(_paths(config), settings(config), folder, max(pool, least), more) as (groups, _):
         yield groups.without(*_LEFT_OUT)
+
+
+def _refuse_ids(config: ConfigDict, corpus: Path) -> None:
+    """Checks that no file has ids of the corpus where its texts are trained on."""
+    for own in sources.each(config).values():
+        for path in _paths(own):
+            if document_labels.read("", path, settings(own), corpus, relevance.DROP):
+                way = "take it as config.sets.labelled, and config.split.set to divide it"
+                raise UserError(f"{path}: its answers are ids of the corpus, and no texts: {way}")
 
 
 def inputs(config: ConfigDict) -> Sequence[Path]:
@@ -155,6 +166,22 @@ def check_scores(writer: Run, config: ConfigDict) -> None:
 def settings(config: ConfigDict) -> Settings:
     """What the config says about files of labelled examples."""
     return Settings.of(values_of(config, labelled_format.OPTIONS))
+
+
+def trained_on(run: Run, queries: Iterable[str]) -> list[str]:
+    """Those of some questions, in any case, that the model of a run was trained on, or the run that it started from."""
+    numbers = {query: pair_shards.wording(query) for query in queries}
+    trainers = [run.owner("train")]
+    for trainer in trainers:
+        start = trainer.config.train.init_from
+        if start and (Path(start) / "stages").is_dir():  # of a run, and no published model
+            trainers.append(Run.opened(start, "config.train.init_from", run.lock).owner("train"))
+    learned = (each for each in trainers if "train" in each.config.stages and examples.labelled(each.config))
+    read = [
+        pair_shards.read_wordings(each.pairs) for each in learned if not of_pages(each.config)
+    ]  # of many pages each
+    known = set(np.concatenate(read).tolist()) & set(numbers.values()) if read else set()
+    return [query for query, number in numbers.items() if number in known]
 
 
 def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:
