@@ -101,7 +101,7 @@ class _Evaluation:
             words=indexed.index.words,
             options=functools.partial(indexes.options_of, config=indexed),
             step=(details(run, "train") or {}).get("step"),
-            weight=run.config.fuse.dense_weight,
+            weight=fused.weight_of(run, run.chain[1:]),
         )
 
     def write(self) -> dict[str, Any]:
