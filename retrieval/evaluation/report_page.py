@@ -27,18 +27,23 @@ class Plot(NamedTuple):
     figure: figures.Figure
 
 
-def page(title: str, parts: Sequence[str | Plot]) -> str:
+def page(title: str, parts: Sequence[str | Plot], folded: Sequence[str | Plot] = ()) -> str:
     """The page.
 
     Args:
       title: of the browser's window.
       parts: paragraphs of Markdown, in which tags are shown as text, and plots.
+      folded: what follows, in sections with headings of the second level: of these the headings alone are seen.
     """
     from markdown_it import MarkdownIt
 
     render = MarkdownIt("commonmark", {"html": False}).enable("table").render
-    shown = [_image(part) if isinstance(part, Plot) else render(part) for part in parts]
-    body = "\n".join(shown).replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
+    shown, below = (
+        "\n".join(_image(each) if isinstance(each, Plot) else render(each) for each in of) for of in (parts, folded)
+    )
+    sections = (section.partition("</h2>") for section in below.split("<h2>")[1:])
+    shown += "".join(f"<details><summary>{heading}</summary>{text}</details>\n" for heading, _, text in sections)
+    body = shown.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
     head = _HEAD.read_text(encoding="utf-8").replace("{title}", html.escape(terminal.one_line(title)))
     return f"{head}{body}\n</html>\n"
 

@@ -22,7 +22,7 @@ from retrieval.runs.fitting import held_out_questions
 from retrieval.runs.pipeline.records import details
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import costs, fused, indexes, pod_search, ranked_lists, rankings
+from retrieval.runs.ranking import costs, failures, fused, indexes, pod_search, ranked_lists, rankings
 from retrieval.runs.ranking.collection import Collection, open_collection, set_names
 from retrieval.runs.ranking.indexes import Together
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile
@@ -80,7 +80,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     In a pod the first host does, and all of them search the embeddings.
 
-    Returns what the report says about the searches.
+    Returns what the report says: of searches by 'SET, SYSTEM', and of a set by its name.
     """
     if hosts.is_alone():
         return _Evaluation(run, None).write()
@@ -105,14 +105,16 @@ class _Evaluation:
         )
 
     def write(self) -> dict[str, Any]:
-        """Writes the results of all sets; returns what the report says about the searches."""
+        """Writes the results of all sets; returns what the report says."""
         run, rows, notes = self._run, [], {}
         for name in set_names(run.sets):
             value, lists = self._lists(beir.read_judged(run.sets / name))
             if run.config.evaluate.runs:
                 for ranking in lists:
                     ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
-            rows += write_values(run.folder, name, self._scores(value, lists))
+            scores = self._scores(value, lists)
+            rows += write_values(run.folder, name, scores)
+            notes[name] = _failed(run.sets / name, value, scores)
             notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
         files.write_json(run.folder / result_files.NAME, rows)
         return notes
@@ -259,6 +261,17 @@ def write_values(folder: Path, name: str, scores: Sequence[Scores]) -> list[dict
         for each in scores
         for metric, values_Q in each.values.items()
     ]
+
+
+def _failed(folder: Path, value: Judged, scores: Sequence[Scores]) -> dict[str, Any]:
+    """The questions that the best system fails most, by the primary metric; nothing where it fails none."""
+    rule = metrics.main_rule([each.split for each in scores])
+    of_rule = [each for each in scores if each.split == rule and each.values]
+    if not of_rule or not (metric := metrics.primary(of_rule[0].values)):
+        return {}
+    best = max(of_rule, key=lambda each: each.values[metric].mean())
+    questions = failures.failed(folder, value, rule, best.queries, metric, best.values[metric], best.ranking.rows)
+    return {failures.FAILED: {"system": best.ranking.system, "questions": questions}} if questions else {}
 
 
 def _notes(ranking: Ranking) -> dict[str, Any]:

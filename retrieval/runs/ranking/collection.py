@@ -17,6 +17,7 @@ from retrieval.search import encoding, vector_codes
 _log = logging.getLogger(__name__)
 
 CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
+NOTES = "notes"  # what `sets` and `evaluate` tell of a set: sentences that the report shows with its table
 GENERATED = "generated"  # the folder of what the stage `generate` writes
 TRAINED, UNTRAINED, START = "trained", "untrained", "start"
 BASELINES = (UNTRAINED, START)
