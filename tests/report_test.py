@@ -147,13 +147,13 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     script = "<script>alert(1)</script>"
     write_losses(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 1, "validation/RR": 0.5}])
     table = Table("Questions", ["question", "RR"], [[f"lost: {script}", "0.00"]])
-    results = [result(system, f"Success@{k}", k / 10) for system in (script, "bm25") for k in (1, 5)]
+    results = [result(system, f"Success@{k}", k / 10, dataset="küche") for system in (script, "bm25") for k in (1, 5)]
     write_report(tmp_path, script, results, [table], [tmp_path])
     text = (tmp_path / "report.html").read_text()
     assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 2
     assert text.count('src="data:image/png;base64,') == 3
     assert not re.search(r"""(src|href)=["'](?!#|data:image/png)|url\((?!#)""", text)
-    assert "&lt;b&gt;" in report_page.page("title", ["<b>bold</b>"])
+    assert "&lt;b&gt;" in report_page.page(tmp_path, "title", ["<b>bold</b>"])
 
 
 def test_bad_input_is_refused(tmp_path):

@@ -14,6 +14,7 @@ from support.tiny import execute
 from retrieval.api.own_search import OwnSearch
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import fused
 from retrieval.stages import serve
 
 NAMES = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee")
@@ -52,7 +53,7 @@ def run(trained, tmp_path):
 
 def test_what_validation_questions_found_best_comes_first(run):
     assert list(OwnSearch(run, 5).titles) == ["dense", "bm25", "hybrid"]
-    chosen = {"faq, hybrid": {"weights": [0.35, 0.65], "validation": 20}}
+    chosen = {"faq, hybrid": {"weights": [0.35, 0.65], "validation": 20, fused.CHOSEN_BY: "20 questions"}}
     records.write_record(run, "evaluate", {"done": True, "details": chosen})
     assert list(OwnSearch(run, 5).titles) == ["hybrid", "dense", "bm25"]
     assert list(OwnSearch(run, 5).search(["fox"], 1)[0]) == ["hybrid", "dense", "bm25"]

@@ -16,7 +16,7 @@ from retrieval.common.libraries import figures, tickers
 from retrieval.evaluation import display, per_query, significance, verdict
 from retrieval.evaluation.metrics import cutoff, is_share, main_rule, primary
 from retrieval.evaluation.per_query import PerQuery
-from retrieval.evaluation.report_page import Plot, page
+from retrieval.evaluation.report_page import page
 from retrieval.evaluation.result_files import read_training
 from retrieval.evaluation.verdict import Pair
 
@@ -79,7 +79,7 @@ def write_report(
       UserError: a line of train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    said, opened, folded, sets = list[str](), list[str](), list[str | Plot](), _by_test_set(results)
+    said, opened, folded, sets = list[str](), list[str](), list[str](), _by_test_set(results)
     for (dataset, split), systems in sets.items():
         about, metric = f"{dataset}, {split}", primary(name for of in systems.values() for name in of["metrics"])
         if metric and split == main_rule([rule for name, rule in sets if name == dataset]):
@@ -92,19 +92,20 @@ def write_report(
         folded += [f"## {display.inline(about)}: all metrics", _results_table(systems)]
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
-                folded.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
+                folded.append(display.save(folder, figure, f"{metric.lower()}.{dataset}.{split}"))
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
-        folded += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
+        figure = _curves_figure("Training loss", "loss", losses)
+        folded += ["## Training", display.save(folder, figure, "training-loss")]
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
-        folded += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
+        figure = _curves_figure("Validation", "mean over the queries", shares)
+        folded += ["## Validation", display.save(folder, figure, "validation")]
     for table in tables:
         rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
         folded += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
     parts = [f"# {display.inline(title)}", *(said or ["Nothing was measured: there is no evaluation set."]), *opened]
-    texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in folded]
-    write_text(folder / "report.html", page(title, parts, folded))
-    write_text(folder / "report.md", "\n\n".join([*parts, *texts]) + "\n")
+    write_text(folder / "report.html", page(folder, title, parts, folded))
+    write_text(folder / "report.md", "\n\n".join([*parts, *folded]) + "\n")
 
 
 def _judged(

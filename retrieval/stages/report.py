@@ -106,7 +106,8 @@ def _searches(evaluated: Details) -> Table:
 def _weights(note: Details) -> dict[str, str]:
     """The weights of the parts of a system, and who chose them."""
     weights = ", ".join(f"{weight:.3g}" for weight in note.get("weights", ()))
-    return {"weights": f"{weights} ({note[fused.CHOSEN_BY]})"} if fused.CHOSEN_BY in note else {}
+    chosen_by = note.get(fused.CHOSEN_BY, f"{note.get('validation')} validation questions")
+    return {"weights": f"{weights} ({chosen_by})"} if weights else {}
 
 
 def _failed(evaluated: Details) -> Iterator[Table]:

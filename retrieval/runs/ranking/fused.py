@@ -72,7 +72,6 @@ def fuse(
             seconds = None if None in taken else sum(filter(None, taken))
             step = next((part.step for part in parts if part.step is not None), None)
             about = {"step": step, "weights": weights, "validation": validation, "parts": tuple(group)}
-            about["notes"] = {CHOSEN_BY: _questions(validation) if validation else "all alike"} if weights else {}
             yield Ranking(f"{method}({'+'.join(group)})", *fused, seconds, **about)
 
 
@@ -109,7 +108,7 @@ def weight_of(run: Run, runs: Iterable[Run]) -> Weight:
         told = details(each, "evaluate") or {}
         for name, note in told.items() if each.owner("train").folder == model else ():
             if name.endswith(f", {HYBRID}") and note.get("validation"):
-                return Weight(note["weights"][1], f"{_questions(note['validation'])} of {each.folder.name}")
+                return Weight(note["weights"][1], f"{note.get(CHOSEN_BY, 'questions')} of {each.folder.name}")
     return field
 
 
@@ -126,7 +125,7 @@ def hybrid(
     if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
         by_words, by_dense = words.on_validation(), dense.on_validation()
         of_dense = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
-        validation, weight = len(golds), Weight(of_dense, _questions(len(golds)))
+        validation, weight = len(golds), Weight(of_dense, f"{len(golds)} validation questions")
     began = time.perf_counter()
     fused = fusion.hybrid(words.lists, dense.lists, weight.dense, words.rows.shape[1])
     seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
@@ -143,10 +142,6 @@ def _weights(parts: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: in
     runs = [ask() for ask in searches]
     weight = best_weight(lambda weight: fusion.weighted_sum(runs, (1 - weight, weight), depth)[1], golds)
     return (1 - weight, weight), len(golds)
-
-
-def _questions(count: int) -> str:
-    return f"{count} validation questions"
 
 
 def best_weight(fused: Callable[[float], np.ndarray], golds: Sequence[Sequence[int]]) -> float:
