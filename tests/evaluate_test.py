@@ -213,15 +213,17 @@ def test_a_weight_is_that_of_a_base_with_the_same_model(monkeypatch):
     """Unless the field says another; a hybrid whose weight nobody chose says nothing."""
     monkeypatch.setattr(fused, "details", lambda run, stage: run.told)
 
-    def run(model, told=None, weight=0.5):
+    def run(model, told=None, weight=0.5, evaluated=None):
         config = ConfigDict({"fuse": {"dense_weight": weight}})
-        owner = lambda stage: SimpleNamespace(folder=model)  # noqa: E731
-        return SimpleNamespace(folder=Path("runs/base"), config=config, owner=owner, told=told)
+        each = SimpleNamespace(folder=Path("runs/base"), config=config, told=told)
+        each.owner = lambda stage: SimpleNamespace(folder=model) if stage == "train" else evaluated or each
+        return each
 
     chosen = {"weights": [0.65, 0.35], "validation": 20}
     chosen = run("m", {"faq": {}, "faq, dense": {}, "faq, hybrid": chosen | {fused.CHOSEN_BY: "20 questions"}})
     equal = run("m", {"faq, hybrid": {"weights": [0.5, 0.5], "validation": 0}})
     assert weight_of(run("m"), [run("m"), equal, chosen]) == Weight(0.35, "20 questions of base")
+    assert weight_of(above := run("other", evaluated=chosen), [above]) == USUAL  # a model that is not evaluated yet
     assert weight_of(run("other"), [chosen]) == weight_of(run("m"), [equal]) == USUAL
     assert weight_of(run("m", weight=0.2), [chosen]) == (0.2, USUAL.chosen_by)
     assert USUAL.dense == tree.defaults()["fuse.dense_weight"]

@@ -122,10 +122,10 @@ def _title(run: Run) -> str:
     """The name of the run, its model and its documents."""
     model, told = run.owner("train"), run.folder.name
     if model.lists("train"):
-        told += f": {Path(model.config.train.init_from.partition('@')[0]).name or model.config.recipe}"
+        told += f": {Path(model.config.train.init_from).name.partition('@')[0] or model.config.recipe}"
         told += f" after {steps:,} steps" if (steps := (details(run, "train") or {}).get("steps")) else ""
     if prepared := details(run, "prepare"):
-        names = ", ".join(Path(part).name for part in run.owner("prepare").config.corpus.split(","))
+        names = ", ".join(Path(part).name for part in run.owner("prepare").config.corpus.split(",")[:3])
         told += f" on {prepared['counts']['passages']:,} passages of {names}"
     return told
 

@@ -104,11 +104,11 @@ def weight_of(run: Run, runs: Iterable[Run]) -> Weight:
     A field that has another value than usual counts in any case.
     """
     model, field = run.owner("train").folder, Weight(run.config.fuse.dense_weight)
-    for each in runs if field == USUAL else ():
-        told = details(each, "evaluate") or {}
-        for name, note in told.items() if each.owner("train").folder == model else ():
+    for evaluated in (each.owner("evaluate") for each in runs) if field == USUAL else ():
+        told = details(evaluated, "evaluate") if evaluated.owner("train").folder == model else None
+        for name, note in (told or {}).items():
             if name.endswith(f", {HYBRID}") and note.get("validation"):
-                return Weight(note["weights"][1], f"{note.get(CHOSEN_BY, 'questions')} of {each.folder.name}")
+                return Weight(note["weights"][1], f"{note.get(CHOSEN_BY, 'questions')} of {evaluated.folder.name}")
     return field
 
 
