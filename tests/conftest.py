@@ -32,7 +32,7 @@ from support import toy_corpus
 
 from retrieval.common import files
 from retrieval.data.shards import local_runner
-from retrieval.evaluation import display, report_page
+from retrieval.evaluation import display
 
 # Else the pools of `prepare_test` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
 local_runner._START = children.FORK_SERVER
@@ -136,7 +136,6 @@ def plots():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "save", save)
-        patch.setattr(report_page, "_image", lambda plot: "<img>")
         yield
 
 

@@ -35,6 +35,8 @@ def test_from_the_shards_to_the_report(finished):
     assert all(0 <= value <= 1 for value in values(folder).values())
     report = (folder / "report.md").read_text()
     assert "| dense |" in report and "Corpus: pairs to train on" in report
+    assert report.startswith("# run: two_tower after 4 steps on ") and " passages of dump.xml\n\n**reqa, " in report
+    assert "fails most\n\n| question | found | right | RR |" in report and "(config.fuse.dense_weight) |" in report
     assert (folder / "runs" / "reqa" / "bm25.trec").exists()
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4] and all(np.isfinite(line["loss"]) for line in lines)

@@ -1,18 +1,21 @@
 """Ranked lists without the query itself, their metrics, and the weight of the dense list in the hybrid."""
 
+import json
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from retrieval.config import tree
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation.by_article import Asked
 from retrieval.runs.fitting import validation
-from retrieval.runs.ranking import fused, rankings
-from retrieval.runs.ranking.fused import Fusing
+from retrieval.runs.ranking import failures, fused, rankings
+from retrieval.runs.ranking.fused import USUAL, Fusing, Weight, best_system, weight_of
 from retrieval.runs.ranking.ranked_lists import Ranking
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import evaluate
@@ -204,3 +207,51 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(qrels, asked, measured)
     (scores,) = evaluate.by_judgements(Judged("toy", {"a": ""}, ["x", "y"], {}, qrels), ranking, asked)
     assert tuple(scores.values) == measured
     assert measured is evaluate.RANKING or all(values.tolist() == [1] for values in scores.values.values())
+
+
+def test_a_weight_is_that_of_a_base_with_the_same_model(monkeypatch):
+    """Unless the field says another; a hybrid whose weight nobody chose says nothing."""
+    monkeypatch.setattr(fused, "details", lambda run, stage: run.told)
+
+    def run(model, told=None, weight=0.5, evaluated=None):
+        config = ConfigDict({"fuse": {"dense_weight": weight}})
+        each = SimpleNamespace(folder=Path("runs/base"), config=config, told=told)
+        each.owner = lambda stage: SimpleNamespace(folder=model) if stage == "train" else evaluated or each
+        return each
+
+    chosen = {"weights": [0.65, 0.35], "validation": 20}
+    chosen = run("m", {"faq": {}, "faq, dense": {}, "faq, hybrid": chosen | {fused.CHOSEN_BY: "20 questions"}})
+    equal = run("m", {"faq, hybrid": {"weights": [0.5, 0.5], "validation": 0}})
+    assert weight_of(run("m"), [run("m"), equal, chosen]) == Weight(0.35, "20 questions of base")
+    assert weight_of(above := run("other", evaluated=chosen), [above]) == USUAL  # a model that is not evaluated yet
+    assert weight_of(run("other"), [chosen]) == weight_of(run("m"), [equal]) == USUAL
+    assert weight_of(run("m", weight=0.2), [chosen]) == (0.2, USUAL.chosen_by)
+    assert USUAL.dense == tree.defaults()["fuse.dense_weight"]
+
+
+@pytest.mark.parametrize(("weight", "best"), [(0, "bm25"), (0.05, "hybrid"), (1, "dense")])
+def test_the_weight_says_which_system_is_best(weight, best):
+    assert best_system(Weight(weight, "12 validation questions"), "bm25") == best
+    assert best_system(Weight(weight), "bm25") == ""
+
+
+def test_questions_that_failed_are_shown_with_what_was_found_and_right(tmp_path):
+    texts = {"d0": "the first text", "d1": "the second " + "very long " * 20, "d2": "the third"}
+    lines = [json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in texts.items()]
+    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    queries = {f"q{number}": f"question {number}" for number in range(13)}
+    grades = {query: {"d0": 1, "d1": 2, "d2": 0} for query in queries}
+    known = {query: answers.of_texts(["third"]) for query in queries}
+    value = Judged("toy", queries, [*texts, "x"], {}, {"test": grades}, known)
+    values, rows = np.array([1.0] * 2 + [0.5] * 6 + [0.0] * 5), np.tile([[2, 3, -1]], (13, 1))
+    found = failures.failed(tmp_path, value, "test", list(queries), "RR", values, rows)
+    assert [each["question"] for each in found] == [f"question {number}" for number in (*range(8, 13), *range(2, 7))]
+    assert found[0]["found"] == "[d2] the third · [x] " and found[0]["RR"] == 0
+    first, second = found[0]["right"].split(" · ")
+    assert first.startswith("[d1] the second very") and first.endswith("very ...") and len(first) < 110
+    assert second == "[d0] the first text"
+    (of_answers, *_) = failures.failed(tmp_path, value, "answers", list(queries), "Answer@20", values, rows)
+    assert (
+        of_answers["right"] == "third"
+        and failures.failed(tmp_path, value, "test", ["q0"], "RR", values[:1], rows) == []
+    )

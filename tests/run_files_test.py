@@ -117,7 +117,7 @@ def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
         lines = (runs / f"{name}.trec").read_text().splitlines()
         assert [line.split()[2] for line in lines if line.startswith("q0 ")] == ranked.split()
     report = (run.folder / "report.md").read_text()
-    assert "| toy, weighted_sum(bm25+other) |" in report.replace("\\_", "_") and "0.5, 0.5" in report
+    assert "| weighted_sum(bm25+other) |" in report.replace("\\_", "_") and "0.5, 0.5 (0 validation" in report
     assert "On the same 2 questions" in report and "interleave(bm25+other) over other" in report.replace("\\_", "_")
     rows = json.loads((run.folder / "results.json").read_text())
     assert [row["seconds"] is None for row in rows] == [False, True, True, True, True]

@@ -61,13 +61,19 @@ def test_reports_show_text_as_it_reads(tmp_path):
     row = dict(system=NASTY, dataset=NASTY, split=NASTY, queries=1, seconds=1.0, step=None)
     rows = [row | dict(metric=f"Success@{k}", value=0.5) for k in (1, 10)]
     table = Table(NASTY, ["a", NASTY], [[NASTY, 1], ["b", NASTY]], display.inline(NASTY))
-    write_report(tmp_path, NASTY, rows, [table])
+    costs, notes = {f"{NASTY}, {NASTY}": {NASTY: NASTY}}, {NASTY: [NASTY]}
+    write_report(tmp_path, NASTY, rows, [table], costs=costs, notes=notes)
     text = (tmp_path / "report.md").read_text()
-    result, free = (part for part in text.split("\n\n") if part.startswith("|"))
+    judged, result, free = (part for part in text.split("\n\n") if part.startswith("|"))
+    assert_harmless(judged, 3)
     assert_harmless(result, 5)
     assert_harmless(free, 2)
+    said = [part for part in text.split("\n\n") if part.startswith("**")]
+    assert len(said) == 2
+    for paragraph in said:
+        assert_harmless(paragraph, 0)
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert len(headings) == 3
+    assert len(headings) == 4
     for line in headings:
         assert_harmless(line, 0)
     (plot,) = (tmp_path / "plots").iterdir()

@@ -11,8 +11,10 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.api.own_search import OwnSearch
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
+from retrieval.runs.ranking import fused
 from retrieval.stages import serve
 
 NAMES = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee")
@@ -47,6 +49,14 @@ def trained(tmp_path_factory):
 def run(trained, tmp_path):
     shutil.copytree(trained.folder, tmp_path / "run")
     return Run(trained.config.copy_and_resolve_references(), tmp_path / "run", trained.lock)
+
+
+def test_what_validation_questions_found_best_comes_first(run):
+    assert list(OwnSearch(run, 5).titles) == ["dense", "bm25", "hybrid"]
+    chosen = {"faq, hybrid": {"weights": [0.35, 0.65], "validation": 20, fused.CHOSEN_BY: "20 questions"}}
+    records.write_record(run, "evaluate", {"done": True, "details": chosen})
+    assert list(OwnSearch(run, 5).titles) == ["hybrid", "dense", "bm25"]
+    assert list(OwnSearch(run, 5).search(["fox"], 1)[0]) == ["hybrid", "dense", "bm25"]
 
 
 def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):

@@ -8,7 +8,7 @@ from retrieval.api.document_texts import own_passages
 from retrieval.api.loading import of_run
 from retrieval.common.errors import UserError
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking import fused, indexes
 from retrieval.runs.ranking.collection import CORPUS, open_collection
 from retrieval.runs.weights.trained_model import TRAINED
 from retrieval.search import exact
@@ -47,6 +47,7 @@ class OwnSearch:
         folds = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
         of_words = indexes.options_of(INDEXES[Bm25.name], config)
         self.words = words_of(Texts(CORPUS, collection.candidates, folds), of_words)
+        weight = fused.weight_of(run, run.chain)
         self._systems = indexes.open_all(
             collection,
             config.index.words,
@@ -54,9 +55,11 @@ class OwnSearch:
             self.model.encode_queries if self.model else None,
             depth,
             len(self.texts),
-            run.config.fuse.dense_weight,
+            weight.dense,
             lambda words: dict(filter(None, (kind.over_passages(run, words) for kind in TRAINED.values()))),
         )
+        best = fused.best_system(weight, self._systems.first_words)
+        self._systems.systems = tuple(sorted(self._systems.systems, key=lambda system: system != best))
         self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
 
     def search(

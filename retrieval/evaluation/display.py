@@ -28,8 +28,8 @@ def inline(text: str) -> str:
 
 
 def p_value(value: float) -> str:
-    """`p = 0.013`, `p < 0.001`."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    """`p = 0.013`, `p < 0.001`, which is Markdown as it is: a `<` before a blank begins no tag."""
+    return Markup("p < 0.001" if value < 0.001 else f"p = {value:.3f}")
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> str:
@@ -38,12 +38,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1
     Columns of nothing but None are left out.
     """
     columns = [column for column in zip(header, *rows) if not rows or any(cell is not None for cell in column[1:])]
-    lines = [" | ".join(_cell(column[line]) for column in columns) for line in range(len(rows) + 1)]
+    lines = [" | ".join(cell(column[line]) for column in columns) for line in range(len(rows) + 1)]
     lines.insert(1, " | ".join([":---"] * left + ["---:"] * (len(columns) - left)))
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as a table has it: nothing of None, four digits of small numbers, and Markdown of a text."""
     if value is None:
         return ""
     if isinstance(value, float) and abs(value) < 1000:

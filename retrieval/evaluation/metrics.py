@@ -57,6 +57,9 @@ METRICS.register("Answer", AnswerMetric(lambda holds_K, k: float(holds_K[: k or 
 # What the stage `answer` measures: no list of results, but a reader's answers.
 OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REGEX_ANYWHERE)
 
+# The first of these judges a set: of graded lists, of MS MARCO, of single answers, and of open-domain questions.
+_PRIMARY = ("nDCG@10", "RR@10", "RR", "Answer@20")
+
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
 
@@ -181,6 +184,17 @@ def is_share(name: str) -> bool:
     """Whether reports show a metric as a percentage. They may have metrics of a plugin that is not there."""
     entry = METRICS.get(_base(name))
     return name in OF_ANSWERS or (entry is not None and entry.is_share)
+
+
+def main_rule(rules: Sequence[str]) -> str:
+    """The rule of relevance, of those of a set, that a verdict on it is by."""
+    return "test" if "test" in rules else next(iter(rules), "")
+
+
+def primary(names: Iterable[str]) -> str | None:
+    """The metric that judges a set: of those that were measured the first of `_PRIMARY`, else the first share."""
+    shares = list(filter(is_share, names))
+    return next((name for name in (*_PRIMARY, *shares) if name in shares), None)
 
 
 def _base(name: str) -> str:

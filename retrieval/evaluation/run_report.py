@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from retrieval.common.files import write_text
 from retrieval.common.libraries import figures, tickers
-from retrieval.evaluation import display, per_query, significance
-from retrieval.evaluation.metrics import cutoff, is_share
+from retrieval.evaluation import display, per_query, significance, verdict
+from retrieval.evaluation.metrics import cutoff, is_share, main_rule, primary
 from retrieval.evaluation.per_query import PerQuery
-from retrieval.evaluation.report_page import Plot, page
+from retrieval.evaluation.report_page import page
 from retrieval.evaluation.result_files import read_training
+from retrieval.evaluation.verdict import Pair
 
 _CURVES = {
     "Success": "queries with a right answer among the first k",
@@ -25,16 +26,8 @@ _CURVES = {
     "Answer": "questions with an answer in the first k passages",
 }
 
-Pair = tuple[str, str]
-_PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"), ("dense", "start"))
-_WON = "In how many questions a system is better than, the same as, and worse than the other."
-DIFFERENCES = (
-    "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
-    "the table. It is about these trained models: another training of the same kind may come out otherwise."
-)
-
-Tested = Mapping[tuple[Pair, str], tuple[np.ndarray, float]]
-"""Differences over the questions [Q] of a pair of systems by a metric, and their p-value by Holm's correction."""
+Costs = Mapping[str, Mapping[str, Any]]
+"""'SET, SYSTEM' -> column -> what the system costs; the first two are told in the verdict."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +56,14 @@ def write_report(
     tables: Sequence[Table] = (),
     evaluated: Sequence[Path] = (),
     compared: Sequence[Pair] = (),
+    costs: Costs = MappingProxyType({}),
+    notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Writes `report.md`, its plots in `plots/`, and `report.html` into the work directory `folder`.
 
-    The same results give the same bytes. The training curves come from `metrics/train.jsonl`, where there is one. Every
-    key that has 'loss' in it is a curve over 'step'; so is each share that was measured in validation.
+    It opens with a verdict on every set, by the first rule of each; what else was measured and told follows, which the
+    page folds. The same results give the same bytes. The training curves come from `metrics/train.jsonl`, where there
+    is one. Every key that has 'loss' in it is a curve over 'step'; so is each share that was measured in validation.
 
     Args:
       folder: the work directory.
@@ -76,33 +72,63 @@ def write_report(
       tables: what else is to be shown, after the results.
       evaluated: folders whose `per_query` files say how sure the differences are.
       compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
+      costs: what a system costs, by 'SET, SYSTEM'.
+      notes: paragraphs that are shown with a set, by its name.
 
     Raises:
       UserError: a line of train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    parts: list[str | Plot] = []
-    for (dataset, split), systems in _by_test_set(results).items():
-        about, values = f"{dataset}, {split}", per_query.read_all(evaluated, dataset, split)
-        above = tested(values, (*_PAIRS, *compared))
-        parts += [f"## {display.inline(about)}", _results_table(systems)]
-        if above:
-            parts += differences_section(above)
+    said, opened, folded, sets = list[str](), list[str](), list[str](), _by_test_set(results)
+    for (dataset, split), systems in sets.items():
+        about, metric = f"{dataset}, {split}", primary(name for of in systems.values() for name in of["metrics"])
+        if metric and split == main_rule([rule for name, rule in sets if name == dataset]):
+            values = per_query.read_all(evaluated, dataset, split)
+            costs_of = {system: costs.get(f"{dataset}, {system}", {}) for system, _ in systems}
+            sentences, *tables_of_set = _judged(metric, systems, values, compared, costs_of)
+            said.append(f"**{display.inline(about)}**: {sentences}")
+            opened += [f"## {display.inline(about)}", *tables_of_set]
+            opened += [f"**Note**: {display.inline(note)}" for note in notes.get(dataset, ())]
+        folded += [f"## {display.inline(about)}: all metrics", _results_table(systems)]
         for metric in _CURVES:
             if figure := _recall_figure(systems, metric, about):
-                parts.append(Plot(display.file_name(f"{metric.lower()}.{dataset}.{split}"), figure))
-    parts = [f"# {display.inline(title)}", *(parts or ["Nothing was measured: there is no evaluation set."])]
+                folded.append(display.save(folder, figure, f"{metric.lower()}.{dataset}.{split}"))
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
-        parts += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
+        figure = _curves_figure("Training loss", "loss", losses)
+        folded += ["## Training", display.save(folder, figure, "training-loss")]
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
-        parts += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
+        figure = _curves_figure("Validation", "mean over the queries", shares)
+        folded += ["## Validation", display.save(folder, figure, "validation")]
     for table in tables:
         rows = display.markdown(table.header, table.rows, table.left) if table.rows else ""
-        parts += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
-    texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in parts]
-    write_text(folder / "report.html", page(title, parts))
-    write_text(folder / "report.md", "\n\n".join(texts) + "\n")
+        folded += [f"## {display.inline(table.title)}", *filter(None, [rows, table.notes])]
+    parts = [f"# {display.inline(title)}", *(said or ["Nothing was measured: there is no evaluation set."]), *opened]
+    write_text(folder / "report.html", page(folder, title, parts, folded))
+    write_text(folder / "report.md", "\n\n".join([*parts, *folded]) + "\n")
+
+
+def _judged(
+    metric: str, systems: Mapping[tuple, Mapping], values: Sequence[PerQuery], compared: Sequence[Pair], costs: Costs
+) -> list[str]:
+    """The verdict on a set by a rule, and its tables: systems by the primary metric, with what they cost, and pairs.
+
+    Args:
+      costs: of each system.
+    """
+    means = {system: of["metrics"][metric] for (system, _), of in systems.items() if metric in of["metrics"]}
+    columns, rows = list(dict.fromkeys(column for of in costs.values() for column in of)), []
+    for system, mean in means.items():
+        values_Q = list(per_query.values_of(values, system, metric).values())
+        margin = f" ± {100 * significance.margin(values_Q):.2f}" if len(values_Q) > 1 else ""
+        rows.append([system, f"{100 * mean:.2f}{margin}", *map(costs[system].get, columns)])
+    best = max(means, key=lambda system: means[system])
+    comparisons = verdict.tested(values, verdict.pairs_of(means, compared), metric)
+    questions = max(of["queries"] for of in systems.values())
+    result = f"{'is best, with' if len(means) > 1 else 'has'} {display.inline(metric)} {100 * means[best]:.2f}"
+    said = verdict.sentences(best, result, questions, comparisons, costs[best])
+    tables = [display.markdown(["System", metric, *columns], rows)]
+    return [said, *tables, *([verdict.comparison_table(comparisons, metric)] if comparisons else [])]
 
 
 def results_tables(results: Sequence[Mapping]) -> list[str]:
@@ -152,36 +178,6 @@ def metric_table(header: Sequence[str], rows: _Rows, behind: Sequence[str] = (),
 
     cells = [[*first, *(cell(name, values.get(name)) for name in metrics), *last] for first, values, last in rows]
     return display.markdown([*header, *metrics, *behind], cells, left)
-
-
-def tested(values: Sequence[PerQuery], pairs: Iterable[Pair]) -> Tested:
-    """What the first system of a pair is above the second on the same questions, by each metric that both have."""
-    differences: dict[tuple[Pair, str], np.ndarray] = {}
-    metrics = filter(is_share, dict.fromkeys(metric for each in values for metric in each.metrics))
-    for pair, metric in itertools.product(dict.fromkeys(pairs), metrics):
-        differences_Q = per_query.differences(*(per_query.values_of(values, system, metric) for system in pair))
-        if len(differences_Q) and (pair[::-1], metric) not in differences:
-            differences[pair, metric] = differences_Q
-    p_values = significance.holm([significance.randomisation(each) for each in differences.values()])
-    return {key: (each, p_value) for (key, each), p_value in zip(differences.items(), p_values)}
-
-
-def differences_section(tested: Tested) -> list[str]:
-    """What one system is above another, and in how many questions it is better, equal and worse."""
-    pairs, metrics = (list(dict.fromkeys(each)) for each in zip(*tested))
-    counts = {len(differences_Q) for differences_Q, _ in tested.values()}
-    questions = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
-    above, won = {}, {}
-    for key, (differences_Q, p_value) in tested.items():
-        above[key] = f"{100 * differences_Q.mean():+.2f} ({display.p_value(p_value)})"
-        won[key] = " / ".join(f"{(np.sign(differences_Q) == sign).sum():,}" for sign in (1, 0, -1))
-
-    def table(title: str, word: str, cells: Mapping[tuple[Pair, str], str]) -> str:
-        rows = [[f"{pair[0]} {word} {pair[1]}", *(cells.get((pair, name), "") for name in metrics)] for pair in pairs]
-        return display.markdown([title, *metrics], rows)
-
-    first = table(f"On the same {questions} questions", "over", above)
-    return [first, DIFFERENCES, table("Questions won / tied / lost", "against", won), _WON]
 
 
 def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:

@@ -24,7 +24,7 @@ from retrieval.runs.pairs import labelled_groups
 from retrieval.runs.pipeline.records import details
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import costs, fused, indexes, pod_search, ranked_lists, rankings
+from retrieval.runs.ranking import costs, failures, fused, indexes, pod_search, ranked_lists, rankings
 from retrieval.runs.ranking.collection import NOTES, Collection, open_collection, set_names
 from retrieval.runs.ranking.indexes import Together
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile
@@ -82,7 +82,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     In a pod the first host does, and all of them search the embeddings.
 
-    Returns what the report says about the searches.
+    Returns what the report says: of searches by 'SET, SYSTEM', and of a set by its name.
     """
     if hosts.is_alone():
         return _Evaluation(run, None).write()
@@ -103,21 +103,23 @@ class _Evaluation:
             words=indexed.index.words,
             options=functools.partial(indexes.options_of, config=indexed),
             step=(details(run, "train") or {}).get("step"),
-            weight=run.config.fuse.dense_weight,
+            weight=fused.weight_of(run, run.chain[1:]),
         )
 
     def write(self) -> dict[str, Any]:
-        """Writes the results of all sets; returns what the report says about the searches."""
+        """Writes the results of all sets; returns what the report says."""
         run, rows, notes = self._run, [], {}
         for name in set_names(run.sets):
             value, lists = self._lists(beir.read_judged(run.sets / name))
             if run.config.evaluate.runs:
                 for ranking in lists:
                     ranked_lists.write_run(run.folder / "runs" / name, value, ranking)
-            rows += write_values(run.folder, name, self._scores(value, lists))
+            scores = self._scores(value, lists)
+            rows += write_values(run.folder, name, scores)
+            notes[name] = _failed(run.sets / name, value, scores)
             notes |= {f"{name}, {ranking.system}": _notes(ranking) for ranking in lists}
             if of_training := list(_of_training(run, name, value)):
-                notes.setdefault(name, {})[NOTES] = of_training
+                notes[name] |= {NOTES: of_training}
         files.write_json(run.folder / result_files.NAME, rows)
         return notes
 
@@ -274,6 +276,17 @@ def _of_training(run: Run, name: str, value: Judged) -> Iterator[str]:
         what = f"The model was trained on {len(trained)} of these {len(value.queries)} questions, such as {such}"
         _log.warning("set %s: %s: what is measured there flatters it", name, what)
         yield f"{what}: what is measured here flatters it."
+
+
+def _failed(folder: Path, value: Judged, scores: Sequence[Scores]) -> dict[str, Any]:
+    """The questions that the best system fails most, by the primary metric; nothing where it fails none."""
+    rule = metrics.main_rule([each.split for each in scores])
+    of_rule = [each for each in scores if each.split == rule and each.values]
+    if not of_rule or not (metric := metrics.primary(of_rule[0].values)):
+        return {}
+    best = max(of_rule, key=lambda each: each.values[metric].mean())
+    questions = failures.failed(folder, value, rule, best.queries, metric, best.values[metric], best.ranking.rows)
+    return {failures.FAILED: {"system": best.ranking.system, "questions": questions}} if questions else {}
 
 
 def _notes(ranking: Ranking) -> dict[str, Any]:

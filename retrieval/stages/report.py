@@ -2,18 +2,20 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.config import fields, tree
-from retrieval.evaluation import display, result_files, run_report
+from retrieval.evaluation import display, result_files, run_report, verdict
 from retrieval.evaluation.run_report import Table
 from retrieval.runs.pipeline.records import details, is_done, record_of, verify_written
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.ranking import costs
+from retrieval.runs.ranking import costs, failures, fused
+from retrieval.runs.ranking.collection import NOTES
 from retrieval.runs.ranking.ranked_lists import COUNTS
 
 _log = logging.getLogger(__name__)
@@ -27,22 +29,26 @@ def write_report(run: Run) -> None:
 
     They come from `results.json`, `per_query`, the metrics of training and the records.
     """
-    evaluated = details(run, "evaluate")
+    evaluated = details(run, "evaluate") or {}
     of_stages = ((run.owner(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
     folders = [run.owner("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
     results = result_files.rows(folders)
+    told, sets = evaluated | (details(run, "maxsim") or {}), details(run, "sets") or {}
     tables = [
-        costs.table((evaluated or {}) | (details(run, "maxsim") or {}), results, folders),
+        *_failed(evaluated),
         *(table(notes) for stage, table in _TABLES if (notes := details(run, stage))),
         _stages({name: record_of(run, name) for name in run.config.stages if is_done(run, name)}),
         _config(run.config),
+        Table("How this was measured", [], [], f"{verdict.METHOD} {costs.METHOD}"),
     ]
-    fused = []  # with each of its parts; of every two systems they would be too many
-    if not run.config.fuse.pairs:
-        fused = [(name.partition(", ")[2], part) for name, of in evaluated.items() for part in of.get("parts", ())]
+    fusions = {} if run.config.fuse.pairs else evaluated  # of every two systems they would be too many
+    parts = [(name.partition(", ")[2], part) for name, of in fusions.items() for part in of.get(costs.PARTS, ())]
     verify_written(run.folder, ["metrics"])
     shown = [table for table in tables if table.rows or table.notes]
-    run_report.write_report(run.folder, run.folder.name, results, shown, folders, list(dict.fromkeys(fused)))
+    notes = {name: [note for of in (sets, evaluated) for note in of.get(name, {}).get(NOTES, ())] for name in sets}
+    columns = {key: of | _weights(told[key]) for key, of in costs.of_systems(told).items()}
+    compared = list(dict.fromkeys(parts))
+    run_report.write_report(run.folder, _title(run), results, shown, folders, compared, columns, notes)
     _log.info("report: %s/report.html, and the same as report.md", run.display_path)
 
 
@@ -91,18 +97,37 @@ def _corpus(statistics: Details) -> Table:
 
 
 def _searches(evaluated: Details) -> Table:
-    columns = {"milliseconds": "ms per query", "recall_against_exact": "recall against exact", "weights": "weights"}
-    columns |= {"validation": "validation questions"} | dict(zip(COUNTS, COUNTS))
-    cells = {name: [_cell(note.get(column)) for column in columns] for name, note in evaluated.items()}
+    columns = {"recall_against_exact": "recall against exact"} | dict(zip(COUNTS, COUNTS))
+    cells = {name: [note.get(column) for column in columns] for name, note in evaluated.items()}
     rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
-    is_usual = any(name.endswith(", hybrid") and note.get("validation") == 0 for name, note in evaluated.items())
-    notes = "The weights of a hybrid that 0 validation questions chose are those of config.fuse.dense_weight."
-    return Table("Searches", ["set, system", *columns.values()], rows, notes if is_usual else "")
+    return Table("Searches", ["set, system", *columns.values()], rows)
 
 
-def _cell(value: Any) -> Any:
-    """Weights as one text."""
-    return ", ".join(f"{weight:.3g}" for weight in value) if isinstance(value, list) else value
+def _weights(note: Details) -> dict[str, str]:
+    """The weights of the parts of a system, and who chose them."""
+    weights = ", ".join(f"{weight:.3g}" for weight in note.get("weights", ()))
+    chosen_by = note.get(fused.CHOSEN_BY, f"{note.get('validation')} validation questions")
+    return {"weights": f"{weights} ({chosen_by})"} if weights else {}
+
+
+def _failed(evaluated: Details) -> Iterator[Table]:
+    """The questions of each set that its best system fails most."""
+    for name, of in evaluated.items():
+        if failed := of.get(failures.FAILED):
+            title, rows = f"{name}: questions that {failed['system']} fails most", failed["questions"]
+            yield Table(title, list(rows[0]), [list(row.values()) for row in rows], left=3)
+
+
+def _title(run: Run) -> str:
+    """The name of the run, its model and its documents."""
+    model, told = run.owner("train"), run.folder.name
+    if model.lists("train"):
+        told += f": {Path(model.config.train.init_from).name.partition('@')[0] or model.config.recipe}"
+        told += f" after {steps:,} steps" if (steps := (details(run, "train") or {}).get("steps")) else ""
+    if prepared := details(run, "prepare"):
+        names = ", ".join(Path(part).name for part in run.owner("prepare").config.corpus.split(",")[:3])
+        told += f" on {prepared['counts']['passages']:,} passages of {names}"
+    return told
 
 
 def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -129,7 +154,7 @@ _TABLES: Sequence[tuple[str, Callable[[Details], Table]]] = (
     ("maxsim", lambda notes: _by_name("Searches by MaxSim", "set, system", notes, costs.TABLE)),
     ("prepare", _corpus),
     ("prepare", lambda notes: Table("Corpus: what was read, and left out", ["", "count"], [*notes["counts"].items()])),
-    ("sets", lambda sizes: _by_name("Evaluation sets", "set", sizes)),
+    ("sets", lambda sizes: _by_name("Evaluation sets", "set", sizes, (NOTES,))),
     ("index", lambda notes: Table("Indexes", ["collection, index", "what and how"], [*notes.items()], left=2)),
     ("evaluate", _searches),
     ("plan", lambda notes: Table("Plan of training", ["", "plan"], [*notes.items()], left=2)),

@@ -11,8 +11,9 @@ from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime import artefacts
 from retrieval.common.runtime.store import is_url
 from retrieval.config import fields
-from retrieval.evaluation import display, per_query, result_files, run_report
-from retrieval.evaluation.run_report import Tested
+from retrieval.evaluation import display, per_query, result_files, run_report, verdict
+from retrieval.evaluation.metrics import primary
+from retrieval.evaluation.verdict import Comparison
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
 
@@ -60,9 +61,9 @@ def compare(places: Sequence[str], systems: Sequence[str] = ()) -> list[str]:
     names = [run.name for run in runs]
     shown = [f"# {display.inline(' beside '.join(names))}"]
     for dataset, split in _shared(runs):
-        tested = differences(runs, systems, dataset, split)
+        metric, tested = differences(runs, systems, dataset, split)
         shown += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(runs, dataset, split)]
-        shown += run_report.differences_section(tested) if tested else [_NOT_TESTED]
+        shown += [verdict.comparison_table(tested, metric), verdict.METHOD] if tested else [_NOT_TESTED]
         sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
@@ -125,20 +126,27 @@ def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str
     return run_report.metric_table(["Run", "System", "Step", "Queries"], rows, left=2)
 
 
-def differences(runs: Sequence[FinishedRun], systems: Sequence[str], dataset: str, split: str) -> Tested:
-    """Each later run against the first: its system, or all whose name both have; not where all values are the same."""
+def differences(
+    runs: Sequence[FinishedRun], systems: Sequence[str], dataset: str, split: str
+) -> tuple[str, list[Comparison]]:
+    """Each later run against the first: its system, or all whose name both have; not where all values are the same.
+
+    Returns:
+      The primary metric of those that two have, and what was compared by it.
+    """
     values, pairs = [], []
     for number, run in enumerate(runs):
         for each in per_query.read_all(result_files.folders(run.folder), dataset, split):
             values.append(each._replace(systems=[f"{system} of {run.name}" for system in each.systems]))
             names = [(systems[number], systems[0])] if systems else [(system, system) for system in each.systems]
             pairs += [(f"{own} of {run.name}", f"{first} of {runs[0].name}") for own, first in names if number]
-    metrics = {metric for each in values for metric in each.metrics}
+    counts = collections.Counter(metric for each in values for metric in each.metrics)
+    metric = primary(name for name, count in counts.items() if count > 1) or ""
 
-    def differ(pair: tuple[str, str], metric: str) -> bool:
+    def differ(pair: tuple[str, str]) -> bool:
         return bool(per_query.differences(*(per_query.values_of(values, system, metric) for system in pair)).any())
 
-    return run_report.tested(values, [pair for pair in pairs if any(differ(pair, metric) for metric in metrics)])
+    return metric, verdict.tested(values, filter(differ, pairs), metric)
 
 
 def _cost(runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:

@@ -1,17 +1,12 @@
-"""All systems of a run in one table: how good each is, and what it costs.
+"""What each system of a run costs.
 
 Stages tell what their systems cost under the names here. A system that stands on others, such as a fusion, costs what
 these cost too.
 """
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-from retrieval.evaluation import per_query, significance
-from retrieval.evaluation.metrics import is_share
-from retrieval.evaluation.run_report import Table
 
 BYTES, QUERY, PASSAGE = "bytes a passage", "query operations", "passage operations"
 PARTS = "parts"  # the systems that one is fused from
@@ -20,10 +15,15 @@ TABLE = (BYTES, QUERY, PASSAGE, AFTER)  # what only this table shows
 FREE = {QUERY: 0, PASSAGE: 0}  # of a system without an encoder
 
 _MILLISECONDS = "milliseconds"
-_USUAL = ("nDCG@10", "RR@10", "RR")  # the first of these that was measured is shown
-_MILLION = 1e6
-_NOTES = (
-    "Intervals are of the mean over the queries, 95 % by Student's t. Bytes are those of the files that are searched. "
+# What a table shows: the name of the column, what stages tell, and how many of that are one of the column's.
+_COLUMNS = (
+    ("bytes a passage", BYTES, 1),
+    ("ms a query", _MILLISECONDS, 1),
+    ("Mflop a query", QUERY, 1e6),
+    ("Mflop a passage", PASSAGE, 1e6),
+)
+METHOD = (
+    "Bytes are those of the files that are searched. "
     "Milliseconds are of a search without encoding the query; of a fusion or a reranked list also those of its parts. "
     "Operations encode a text of mean length: those of matrix products in the traced program, two for a "
     "multiplication and an addition."
@@ -40,30 +40,18 @@ def bytes_of(paths: Iterable[Path], passages: int) -> float:
     return round(sum(path.stat().st_size for path in paths if path.is_file()) / max(1, passages), 1)
 
 
-def table(notes: Mapping[str, Mapping[str, Any]], results: Sequence[Mapping], folders: Sequence[Path]) -> Table:
-    """Quality and cost of every system.
+def of_systems(notes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Column -> what a system costs, by 'SET, SYSTEM'; None where that is not known.
 
     Args:
       notes: what stages tell of a system, by 'SET, SYSTEM'.
-      results: rows of results.json.
-      folders: those that have `per_query`.
     """
-    rows = []
-    for (name, split), of_set in itertools.groupby(results, lambda row: (row["dataset"], row["split"])):
-        values = {(row["system"], row["metric"]): row["value"] for row in of_set}
-        metrics = dict.fromkeys(metric for _, metric in values)
-        metric = next((metric for metric in (*_USUAL, *metrics) if metric in metrics and is_share(metric)), None)
-        read = per_query.read_all(folders, name, split)
-        for system in dict.fromkeys(system for system, _ in values):
-            of = {key: _cost(notes, name, system, key) for key in (BYTES, _MILLISECONDS, QUERY, PASSAGE)}
-            if metric is None or set(of.values()) == {None}:
-                continue
-            by_query = per_query.values_of(read, system, metric)
-            quality = _with_interval(values.get((system, metric)), list(by_query.values()))
-            operations = [None if count is None else count / _MILLION for count in (of[QUERY], of[PASSAGE])]
-            rows.append([f"{name}, {split}", system, f"{metric} {quality}", of[BYTES], of[_MILLISECONDS], *operations])
-    header = ["set", "system", "quality", "bytes a passage", "ms a query", "Mflop a query", "Mflop a passage"]
-    return Table("Quality and cost", header, rows, _NOTES if rows else "", left=3)
+    costs = {}
+    for key in notes:
+        name, _, system = key.partition(", ")
+        of = {column: (_cost(notes, name, system, kept), unit) for column, kept, unit in _COLUMNS}
+        costs[key] = {column: None if cost is None else cost / unit for column, (cost, unit) in of.items()}
+    return costs
 
 
 def _cost(notes: Mapping[str, Mapping[str, Any]], name: str, system: str, key: str) -> float | None:
@@ -76,10 +64,3 @@ def _cost(notes: Mapping[str, Mapping[str, Any]], name: str, system: str, key: s
     below = [_cost(notes, name, part, key) for part in (*parts, *([first] if first else []))]
     own = 0 if parts else note.get(key)
     return None if own is None or None in below else own + sum(filter(None, below))
-
-
-def _with_interval(value: float | None, values: Sequence[float]) -> str:
-    if value is None:
-        return "–"
-    margin = f" ± {100 * significance.margin(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * value:.2f}{margin}"

@@ -3,20 +3,24 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError, unknown_name
+from retrieval.runs.pipeline.records import details
+from retrieval.runs.pipeline.run import Run
 from retrieval.runs.ranking.ranked_lists import Ranking
 from retrieval.search import fusion
+from retrieval.search.side_by_side import DENSE, HYBRID
 
 _log = logging.getLogger(__name__)
 
 WEIGHTS = tuple(step / 20 for step in range(21))
 FEWEST = 10  # validation questions by which a weight is chosen
+CHOSEN_BY = "weights chosen by"  # what is told of a hybrid
 
 INTERLEAVE, RECIPROCAL_RANK, WEIGHTED_SUM = METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
 
@@ -77,25 +81,57 @@ def _fused(method: str, lists: Sequence[fusion.Run], weights: Sequence[float], d
     return (fusion.interleave if method == INTERLEAVE else fusion.reciprocal_rank)(lists, depth)
 
 
+class Weight(NamedTuple):
+    """The weight of the dense list in a hybrid, where no validation questions of the run choose it, and who did."""
+
+    dense: float = fusion.DENSE_WEIGHT
+    chosen_by: str = "config.fuse.dense_weight"
+
+
+USUAL = Weight()
+
+
+def best_system(weight: Weight, words: str) -> str:
+    """The system that validation questions found best, '' where none were asked; `words` is that without towers."""
+    if weight.chosen_by == USUAL.chosen_by:
+        return ""
+    return words if weight.dense == 0 else DENSE if weight.dense == 1 else HYBRID
+
+
+def weight_of(run: Run, runs: Iterable[Run]) -> Weight:
+    """The weight that one of `runs` chose on validation questions for the model of `run`; else that of the field.
+
+    A field that has another value than usual counts in any case.
+    """
+    model, field = run.owner("train").folder, Weight(run.config.fuse.dense_weight)
+    for evaluated in (each.owner("evaluate") for each in runs) if field == USUAL else ():
+        told = details(evaluated, "evaluate") if evaluated.owner("train").folder == model else None
+        for name, note in (told or {}).items():
+            if name.endswith(f", {HYBRID}") and note.get("validation"):
+                return Weight(note["weights"][1], f"{note.get(CHOSEN_BY, 'questions')} of {evaluated.folder.name}")
+    return field
+
+
 def hybrid(
-    words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int, weight: float = fusion.DENSE_WEIGHT
+    words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int, weight: Weight = USUAL
 ) -> Ranking:
     """The lists of an index of words and of exact search as one.
 
     Args:
       golds: as of `fuse`.
-      weight: of the dense list, where no validation questions choose it.
+      weight: where no validation questions choose it.
     """
     validation = 0
     if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
         by_words, by_dense = words.on_validation(), dense.on_validation()
-        weight = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
-        validation = len(golds)
+        of_dense = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
+        validation, weight = len(golds), Weight(of_dense, f"{len(golds)} validation questions")
     began = time.perf_counter()
-    fused = fusion.hybrid(words.lists, dense.lists, weight, words.rows.shape[1])
+    fused = fusion.hybrid(words.lists, dense.lists, weight.dense, words.rows.shape[1])
     seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
     parts = words.system, dense.system
-    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation, parts=parts)
+    weights, notes = (1 - weight.dense, weight.dense), {CHOSEN_BY: weight.chosen_by}
+    return Ranking(HYBRID, *fused, seconds, weights=weights, validation=validation, parts=parts, notes=notes)
 
 
 def _weights(parts: Sequence[Ranking], golds: Sequence[Sequence[int]], depth: int) -> tuple[tuple[float, ...], int]:

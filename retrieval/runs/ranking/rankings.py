@@ -50,7 +50,7 @@ class Search(NamedTuple):
       words: names of kinds of index, those that come first.
       options: gives those of a kind of index that is built now.
       step: of training; None where nothing was trained.
-      weight: of the dense list in the hybrid, where no validation questions choose it.
+      weight: of the dense list in the hybrid, where no validation questions of the run choose it.
       encoding: what the report says of how dear an embedding is.
     """
 
@@ -58,7 +58,7 @@ class Search(NamedTuple):
     words: Sequence[str]
     options: Callable[[IndexKind], Options]
     step: int | None = None
-    weight: float = fusion.DENSE_WEIGHT
+    weight: fused.Weight = fused.USUAL
     encoding: Mapping[str, Any] = {}
 
 
