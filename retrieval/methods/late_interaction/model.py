@@ -62,6 +62,7 @@ def token_vectors(
     length = batch[f"{side}_marks"].shape[-1]
 
     def encode(text: Text, key: jax.Array | None, *marks: jax.Array) -> jax.Array:
-        return unpacked(model(with_marks(text, *marks, unattended) if marks else text, key), text, length)
+        text = with_marks(text, marks[0], unattended) if marks else text
+        return unpacked(model(text, key), text, length)
 
     return embed(encode, batch, side, key, chunk_size, *(("_marks",) if unattended else ()))
