@@ -106,8 +106,9 @@ def write_shards(
     items: Iterable[T],
     total: int,
     shard_size: int,
-    make: Callable[[list[T]], R],
+    make: Callable[..., R],
     write: Callable[[Path, R], None],
+    moves: bool = False,
 ) -> None:
     """Writes the shards of this host that are not there, or not as they were written, each with its sums.
 
@@ -116,13 +117,15 @@ def write_shards(
       items: in order; those of two shards are in memory at a time.
       make: what a shard holds, of its items.
       write: writes that, and perhaps other files of the shard's name.
+      moves: whether `make` also takes what moves the bar of progress on by so many items of the shard.
 
     Raises:
       UserError: there are not `total` items.
     """
     wanted = missing(paths)
     folder = paths[0].parent
-    progress = terminal.progress(total=len(wanted), desc=f"{folder.parent.name}/{folder.name}")
+    count = sum(min(shard_size, total - shard * shard_size) for shard in wanted)
+    progress = terminal.progress(total=count, desc=f"{folder.parent.name}/{folder.name}", unit=" texts")
     read = _parts(items, total, shard_size, wanted)
 
     def save(path: Path, made: R) -> None:
@@ -132,11 +135,16 @@ def write_shards(
     with progress, contextlib.closing(ahead(read, 1)) as parts, ThreadPoolExecutor(1) as writer:
         writing: Future | None = None
         for shard, members in parts:
-            made = make(members)
+            end = progress.n + len(members)
+
+            def move(items: int) -> None:
+                progress.update(min(items, end - progress.n))  # noqa: B023 (of this shard)
+
+            made = make(members, move) if moves else make(members)
             if writing:
                 writing.result()
             writing = writer.submit(save, wanted[shard], made)
-            progress.update()
+            progress.update(end - progress.n)
         if writing:
             writing.result()
 
