@@ -102,13 +102,7 @@ def encode(
 
         if befores and form:
             rows = list(tokenised())
-            is_new_N = np.ones(len(rows), bool)
-            stored_NS = np.empty((len(rows), form.width), form.stored_type)
-            for before in befores:
-                places_N = before.places(keys)
-                is_there_N = is_new_N & (places_N >= 0)
-                stored_NS[is_there_N] = before.rows.stored(places_N[is_there_N])
-                is_new_N &= ~is_there_N
+            stored_NS, is_new_N = _copied(befores, keys, form)
             new = [rows[place] for place in np.flatnonzero(is_new_N)]
             move(len(rows) - len(new))
             if new:
@@ -230,6 +224,17 @@ class _Older:
         keys_N = np.array(keys, _KEY)
         at_N = np.minimum(np.searchsorted(self._sorted, keys_N), len(self._sorted) - 1)
         return np.where(self._sorted[at_N] == keys_N, self._order[at_N], -1)
+
+
+def _copied(befores: Sequence[_Older], keys: Sequence[bytes], form: Form) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, S] as they are stored, of those keys that have one, and whether a key has none, bool [N]."""
+    stored_NS, is_new_N = np.empty((len(keys), form.width), form.stored_type), np.ones(len(keys), bool)
+    for before in befores:
+        places_N = before.places(keys)
+        is_there_N = is_new_N & (places_N >= 0)
+        stored_NS[is_there_N] = before.rows.stored(places_N[is_there_N])
+        is_new_N &= ~is_there_N
+    return stored_NS, is_new_N
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
