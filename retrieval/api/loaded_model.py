@@ -29,7 +29,6 @@ from retrieval.search.side_by_side import HYBRID, Search
 
 _READS_THE_INDEXES = "search"  # a stage that reads what is copied down of a run on a store
 _RERANKER = "config.rerank.model"
-_FEW = 32  # texts that are embedded as one batch
 
 
 class Model:

@@ -1,7 +1,7 @@
 """Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,10 +135,11 @@ class Reranker:
         logarithms = -np.logaddexp(0, -logits)
         return np.exp(logarithms) if self._model.sigmoid else logarithms
 
-    def compile(self, count: int) -> None:
+    def compile(self, count: int) -> Iterator[None]:
         """As `PairScorer.compile`."""
         for length in text_batches.lengths_up_to(min(self._rows.length, _COMPILED)):
             self.logits([[0] * length] * min(count, _FEW))
+            yield
 
     def write(self, folder: Path) -> None:
         """As `PairScorer.write`."""

@@ -1,7 +1,7 @@
 """Trained models, opened for a stage that works with them: a run's own or its base's, or another work directory's."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -68,8 +68,9 @@ class PairScorer(Protocol):
         """The scores of pairs, as `scores_of` gives them, in the order of their logits."""
         ...
 
-    def compile(self, count: int) -> None:
-        """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
+    def compile(self, count: int) -> Iterator[None]:
+        """Compiles what scores so many documents, a length at each turn: otherwise the first of every length wait."""
+        ...
 
     def score_all(
         self,
