@@ -7,30 +7,79 @@
 BERT is a folder of BERT-base's weights (uncased), whose [unused0] and [unused1] stand before queries and documents. The
 paper has an MRR@10 of 0.349 on dev for the first 1,000 of BM25, and trains on one GPU of 32 GB.
 
-At the size of a laptop, from a small masked language model, on a share of an evaluation set's questions with BM25's
-negatives (2 CPU cores):
+From any published model, on pairs of your own, with the size, the vocabulary and the lengths of its folder. A model of
+late interaction that PyLate loads keeps its markers too. `colbert:local:MODEL` is for two CPU cores: 300 steps of 32
+pairs, ten minutes at most; the log says how long a step takes before the first. For triplets add
+--config.data.negatives=1.
+
+    python -m retrieval.main --config=colbert:local:MODEL --workdir=runs/colbert \\
+        --config.pairs.files=DATA/pairs.jsonl --config.sets.labelled=DATA/test.jsonl
+
+From a small masked language model of your own, on a share of an evaluation set's questions with BM25's negatives:
 
     python -m retrieval.main --config=mlm:local --workdir=runs/mlm --config.data.document_length=128 \\
         --config.stages="('prepare', 'train')"
     python -m retrieval.main --config=configs/colbert.py:local --workdir=runs/colbert --config.base=runs/mlm \\
         --config.train.init_from=runs/mlm --config.sets.beir=scifact --config.split.set=scifact
 
-`train.init_from` may also be a folder that PyLate loads: architecture and prefixes have to be its own then, and an
-error has the flags. `late.systems` names what is ranked anew: bm25, or other systems of this run or its base.
+`late.systems` names what is ranked anew: bm25, or other systems of this run or its base.
 """
 
 from ml_collections import ConfigDict
 
 from retrieval.config.experiment import defaults, sized
-from retrieval.configs import laptop
+from retrieval.configs import fine_tuning, laptop, published
 from retrieval.configs.fine_tuning import on_labelled_examples
+
+_OF_PAIRS = ("sets", "pairs", "train", "index", "evaluate", "tokens", "maxsim", "report")
 
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """The paper's BERT-base, or 'local'."""
-    config = on_labelled_examples(sized(size, paper=_paper, local=_local))
+    """The paper's BERT-base, or 'local'; or the training of a published model, MODEL or local:MODEL.
+
+    `complete` adds what is that model's.
+    """
+    if fine_tuning.names_model(size):
+        config = _from_model(size)
+    else:
+        config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.recipe = "late_interaction"
     config.data.titles = "joined"
+    return config
+
+
+def complete(config: ConfigDict) -> None:
+    """Sets what a published model that `train.init_from` names decides. What a command line sets counts more.
+
+    Raises:
+      UserError: a part of it is not understood here.
+    """
+    from retrieval.methods.late_interaction.folder import LateFolder, is_late
+
+    data, train = config.data, config.train
+    if "mine" in config.stages and not config.split.set:
+        config.stages, data.negatives = _OF_PAIRS, 0
+    longest = data.query_length, data.document_length
+    if folder := published.start_from_encoder(config):
+        train.learning_rate = min(train.learning_rate, 5e-5)
+        if is_late(folder):
+            config.update_from_flattened_dict(LateFolder.open(folder).fields)
+            train.temperature = 1.0
+        data.query_length, data.document_length = map(min, longest, (data.query_length, data.document_length))
+
+
+def _from_model(argument: str) -> ConfigDict:
+    """A score is a sum over a query's tokens, some ten of them: ten times the temperature of towers.
+
+    A model that knows no markers and [MASK]s gets none (docs/papers/colbert.md has what they cost).
+    """
+    config = fine_tuning.from_model(argument)
+    config.stages = _OF_PAIRS
+    config.data.query_length = 32
+    config.data.document_length = min(config.data.document_length, 180)
+    config.model.update(embed_dim=128)
+    config.model.late.expansion = "none"
+    config.train.update(loss="maxsim_softmax", temperature=0.5)
     return config
 
 

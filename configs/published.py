@@ -51,10 +51,43 @@ def start_from(model: str, config: ConfigDict, flag: str) -> None:
     Raises:
       UserError: it is no model, or a part of it is not understood here.
     """
+    from retrieval.runs.weights import exported_towers
+
+    exported_towers.set_sizes(_folder(model, flag), config)
+    config.vocab = config.train.init_from = model
+    config.model.token_types = "texts"
+
+
+def start_from_encoder(config: ConfigDict) -> Path | None:
+    """Gives a config the encoder and the vocabulary of the published model that `train.init_from` names.
+
+    Returns:
+      Its folder; None where that is a run's, or empty.
+
+    Raises:
+      UserError: a part of it is not understood here.
+    """
+    from retrieval.common.runtime import hub
+    from retrieval.models.encoder_folder import EncoderFolder
+    from retrieval.models.encoders.family import is_encoder
+    from retrieval.runs.weights import module_fields
+
+    model = config.train.init_from
+    if not model or "," in model or not (hub.is_name(model) or is_encoder(Path(model))):
+        return None
+    encoder = EncoderFolder.open(folder := _folder(model, f"config.train.init_from={model}"))
+    config.model.update(module_fields.encoder_fields(encoder), positions=encoder.sizes["max_length"])
+    for name in ("query_length", "document_length"):
+        config.data[name] = min(config.data[name], encoder.sizes["max_length"])
+    config.vocab = model
+    return folder
+
+
+def _folder(model: str, flag: str) -> Path:
+    """Where a published model is, for a flag that names it."""
     from retrieval.common.errors import UserError, hub_hint
     from retrieval.common.runtime import hub
     from retrieval.models.encoders.family import is_encoder
-    from retrieval.runs.weights import exported_towers
 
     folder: Path = hub.path(model)
     if not folder.exists():
@@ -64,6 +97,4 @@ def start_from(model: str, config: ConfigDict, flag: str) -> None:
             f"{flag}: no model there: neither a modules.json nor the config.json of an encoder; name a folder that "
             "sentence-transformers or transformers saved, or hf:NAME"
         )
-    exported_towers.set_sizes(folder, config)
-    config.vocab = config.train.init_from = model
-    config.model.token_types = "texts"
+    return folder

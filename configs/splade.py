@@ -14,25 +14,58 @@ margins of a cross-encoder, which --config.pairs.teacher or the stage `teacher` 
     python -m retrieval.main --config=configs/splade.py:local --workdir=runs/splade --config.base=runs/mlm \\
         --config.train.init_from=runs/mlm --config.sets.reqa=train-v1.1.json,dev-v1.1.json --config.split.set=reqa
 
+From any published masked language model, or model of SparseEncoder, on pairs of your own, with the size, the vocabulary
+and the lengths of its folder. `splade:local:MODEL` is for two CPU cores: 300 steps of 32 pairs, ten minutes at most;
+the log says how long a step takes before the first. For triplets add --config.data.negatives=1.
+
+    python -m retrieval.main --config=splade:local:MODEL --workdir=runs/splade --config.pairs.files=DATA/pairs.jsonl \\
+        --config.sets.labelled=DATA/test.jsonl
+
 The paper trained on 4 V100; here a step of 'paper' needs some 16 GB, or train.chunk_size.
 """
 
 from ml_collections import ConfigDict
 
 from retrieval.config.experiment import defaults, sized
-from retrieval.configs import laptop
+from retrieval.configs import fine_tuning, laptop, published
 from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """The training of a size, and the evaluation beside BM25."""
-    config = on_labelled_examples(sized(size, paper=_paper, distil=_distil, v3=_v3, doc=_doc, local=_local))
+    """The training of a size, and the evaluation beside BM25; or that of a published model, MODEL or local:MODEL.
+
+    `complete` adds what is that model's.
+    """
+    if fine_tuning.names_model(size):
+        config = fine_tuning.from_model(size)
+        config.train.sparse.update(query_weight=1e-3, document_weight=1e-3, rise=200)
+    else:
+        config = on_labelled_examples(sized(size, paper=_paper, distil=_distil, v3=_v3, doc=_doc, local=_local))
+        config.data.lanes = 4
     config.recipe = "splade"
     config.stages = ("sets", "pairs", "train", "sparse", "index", "evaluate", "report")
-    config.data.lanes = 4
     config.data.pack.auto = False  # a text a row
     config.train.update(log_q=False, temperature=1.0)
     return config
+
+
+def complete(config: ConfigDict) -> None:
+    """Sets what a published model that `train.init_from` names decides. What a command line sets counts more.
+
+    Raises:
+      UserError: a part of it is not understood here.
+    """
+    from retrieval.methods.splade.folder import SparseFolder, is_sparse
+
+    data = config.data
+    longest = data.query_length, data.document_length
+    if folder := published.start_from_encoder(config):
+        config.train.learning_rate = min(config.train.learning_rate, 5e-5)
+        if is_sparse(folder):
+            opened = SparseFolder.open(folder)
+            config.update_from_flattened_dict(opened.texts)
+            config.model.sparse_queries = "idf" if opened.table else "encoder"
+        data.query_length, data.document_length = map(min, longest, (data.query_length, data.document_length))
 
 
 def _paper() -> ConfigDict:

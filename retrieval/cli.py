@@ -158,8 +158,13 @@ def kept(folder: Path | None, word: str) -> ConfigDict:
     """The config that a work directory keeps, which a word of the command needs."""
     from retrieval.runs.pipeline import preflight  # takes a second
 
-    if not folder or not (folder / artefacts.CONFIG).exists():
+    if not folder:
         raise UserError(f"{word}: --config is missing, such as --config=bm25:local, or a --workdir that has one")
+    if not (folder / artefacts.CONFIG).exists():
+        runs = [str(path.parent) for path in sorted(folder.parent.glob(f"*/{artefacts.CONFIG}"))]
+        meant = " or ".join(near(str(folder), runs) or runs[:3])
+        hint = f"did you mean {meant}? " if runs else ""
+        raise UserError(f"--workdir={folder}: no such run; {hint}a new one needs --config, such as --config=bm25:local")
     return preflight.read_config(folder)
 
 

@@ -48,10 +48,10 @@ def test_an_error_without_a_text_is_explained_where_no_device_can_be_started(mon
 
 @pytest.mark.parametrize(
     ("backend", "environment", "kept"),
-    [("gpu", None, True), ("tpu", None, True), ("cpu", None, False), ("gpu", "/elsewhere", False), ("gpu", "", False)],
+    [("gpu", None, True), ("tpu", None, True), ("cpu", None, True), ("gpu", "/elsewhere", False), ("cpu", "", False)],
 )
-def test_programs_are_kept_on_accelerators(monkeypatch, tmp_path, backend, environment, kept):
-    """And where the user wants them."""
+def test_programs_are_kept(monkeypatch, tmp_path, backend, environment, kept):
+    """Where the user wants them; those of each kind of CPU in a folder of their own."""
     changed = {}
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(jax.config, "update", changed.__setitem__)
@@ -61,7 +61,8 @@ def test_programs_are_kept_on_accelerators(monkeypatch, tmp_path, backend, envir
     if environment is not None:
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", environment)
     devices.keep_programs.__wrapped__()
-    assert changed.get("jax_compilation_cache_dir") == (str(tmp_path / "retrieval" / "programs") if kept else None)
+    place = tmp_path / "retrieval" / "programs" / (devices._processor() if backend == "cpu" else "")
+    assert changed.get("jax_compilation_cache_dir") == (str(place) if kept else None)
     assert bool(changed.get("jax_compilation_cache_max_size")) == kept
 
 

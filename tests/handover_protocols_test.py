@@ -188,6 +188,20 @@ def test_mcp_does_not_tell_what_failed():
     assert answer.is_error and "secret" not in answer.content[0].text
 
 
+def test_mcp_has_its_tools_before_the_index_is_open():
+    mcp, opened, begun = package("mcp"), threading.Event(), []
+
+    async def ask():
+        engine = Engine(lambda: opened.wait(30) and SERVICE, LIMITS, "guide")
+        async with mcp.Client(mcp_server.make_server(engine, lambda: begun.append(1))) as client:
+            call = asyncio.ensure_future(client.call_tool("list_collections", {}))
+            assert len((await client.list_tools()).tools) == 3 and begun == [1] and not call.done()
+            opened.set()
+            return await call
+
+    assert not asyncio.run(ask()).is_error
+
+
 def test_mcp_over_http(address):
     mcp, http, streamable = package("mcp"), package("httpx"), package("mcp.client.streamable_http")
 

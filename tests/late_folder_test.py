@@ -5,8 +5,10 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 from safetensors.numpy import load_file, save_file
-from support.tiny import make_config, make_run
+from support.command_flags import one_line
+from support.tiny import complete, make_config, make_run
 
 import retrieval
 from retrieval.common.errors import UserError
@@ -18,6 +20,7 @@ from retrieval.methods.late_interaction.maxsim_search import of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
 from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import recipe_of
+from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import initial_parameters
 from retrieval.runs.weights.trained_model import Trained
 
@@ -221,3 +224,15 @@ def test_training_starts_from_a_folder(made, folder, inputs, tmp_path):
     run.config.data.query_prefix, run.config.model.embed_dim = "", 4
     with pytest.raises(UserError, match=r"--config.model.embed_dim=8 --config.data.query_prefix='?\[unused0\]"):
         recipe_of(run.config).check_run(run)
+
+
+def test_one_line_trains_a_folder_on_pairs(folder, tmp_path):
+    """Sizes, vocabulary, markers and lengths are the folder's, as far as the experiment's lengths go."""
+    config = one_line(f"colbert:local:{folder}", tmp_path)
+    assert config.vocab == config.train.init_from == str(folder) and config.model.embed_dim == 8
+    assert (config.data.query_length, config.data.document_length, config.data.query_prefix) == (16, 48, "[unused0]")
+    assert config.model.late.expansion == "unseen" and config.train.learning_rate == 5e-5
+    run = complete(Run(config, tmp_path / "run", REPOSITORY / "requirements.lock"))
+    assert {row["system"] for row in read_json(run.folder / "late" / "results.json")} == {"bm25+maxsim@100"}
+    plain = one_line(f"colbert:{folder}", tmp_path, "--config.data.query_length=9")
+    assert plain.data.query_length == 9 and plain.data.lanes == 8 and plain.train.steps == 2

@@ -96,6 +96,8 @@ $QUICK --config.train.steps=5 --config.seed=1 --noconfig.model.tied --config.tra
   --config.train.steps is there twice | --config.train.steps=5 and --config.train.steps=7 | leave one out
 --config=configs/ict.py --workdir=~/run
   --workdir=~/run | write $HOME
+--workdir={finished}d --stage=search --query=fox
+  --workdir={finished}d: no such run | did you mean {finished}? | needs --config
 $QUICK --stage=trian
   unknown stage 'trian' | did you mean train
 """

@@ -95,6 +95,18 @@ def test_dimensions_are_cut_of_a_model_that_was_trained_for_them(asked):
     assert "was trained for no others" in untrained.json()["error"]["message"]
 
 
+def test_openai_is_told_how_many_texts_were_cut_or_refused_them(asked):
+    body = {"model": "guide", "input": ["a " * 8, "b " * 9, "c", "d " * 20]}
+    usage = asked.post("/v1/embeddings", json=body).json()["usage"]
+    assert usage == {"prompt_tokens": 25, "total_tokens": 25, "truncated_inputs": 2}
+    strict = client(limits=LIMITS._replace(truncate=False))
+    refused = strict.post("/v1/embeddings", json=body)
+    assert refused.status_code == 413 and "config.serve.truncate=True" in refused.json()["error"]["message"]
+    assert "'input[1]' has more tokens" in refused.json()["error"]["message"]
+    assert strict.post("/v1/embeddings", json=body | {"input": "a " * 8}).status_code == 200
+    assert strict.post("/embed", json={"inputs": "a " * 9, "truncate": True}).status_code == 200
+
+
 def test_models_are_listed(asked):
     listed = asked.get("/v1/models").json()
     assert [each["id"] for each in listed["data"]] == ["guide", "guide:query", "guide:document", "guide:nq"]
@@ -117,13 +129,16 @@ def test_models_are_listed(asked):
         ({"input": "x", "model": "gpt"}, 404, "model_not_found", "model", "known: guide, guide:"),
         ({"input": "x " * 10_001}, 413, None, None, "more than 20000 bytes"),
         (b"{", 400, None, None, "not valid JSON"),
+        ({"input": [1, 2]}, 400, None, "input", "send text, not token numbers"),
     ],
 )
 def test_errors_are_openais(asked, body, status, code, param, message):
     content = body if isinstance(body, bytes) else json.dumps({"model": "guide"} | body).encode()
     answer = asked.post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
     error = answer.json()["error"]
-    assert answer.status_code == status and message in error.pop("message")
+    has_numbers = isinstance(body, dict) and body.get("input") in ([1, 2], [[1, 2]])
+    assert answer.status_code == status and ("token numbers" in error["message"]) == has_numbers
+    assert message in error.pop("message")
     assert error == {"type": "invalid_request_error", "param": param, "code": code}
 
 
@@ -167,7 +182,7 @@ def test_texts_of_requests_that_come_together_are_embedded_together():
         return await asyncio.gather(*running)
 
     answers = asyncio.run(ask())
-    assert [[each[0] for each in embeddings] for embeddings, _ in answers] == [[1], [3], [2], [4, 1]]
+    assert [[each[0] for each in embeddings] for embeddings, *_ in answers] == [[1], [3], [2], [4, 1]]
     assert sorted(len(batch) for batch in towers.batches) == [1, 4]
 
 
@@ -369,7 +384,8 @@ def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
     monkeypatch.setattr(mcp_server, "is_installed", lambda: False)
     with pytest.raises(UserError, match=r"--stage=mcp needs the package mcp 2, .*\[mcp\]"):
         serve.check_mcp(defaults())
-    assert client().post("/mcp", json={}).status_code == 404
+    absent = client().post("/mcp", json={})
+    assert absent.status_code == 404 and "/mcp needs the package mcp 2" in absent.json()["error"]
 
 
 @pytest.mark.parametrize(("origin", "status"), [("https://evil.example", 403), ("http://testserver", 404), ("", 404)])

@@ -1,6 +1,7 @@
 """Runs whose embeddings are cut and stored as codes: the stages, a kill, the API, and what is refused."""
 
 import json
+import re
 import shutil
 from unittest import mock
 
@@ -208,6 +209,14 @@ def test_what_cannot_be_stored_is_refused_before_a_stage(trained, toy, tmp_path,
     run = run_of(trained, toy, tmp_path / "run", "sets", "encode", "index", **changes)
     with pytest.raises(UserError, match=message):
         preflight.check(run, run.config.stages)
+
+
+def test_passages_that_a_set_has_too_are_encoded_once(trained, toy, tmp_path, caplog):
+    caplog.set_level("INFO")
+    execute(run := run_of(trained, toy, tmp_path / "run", "sets", "encode", **{"encode.corpus": True}))
+    assert re.search(r"corpus, trained, candidates: reused (\d+) of \1 vectors", caplog.text)
+    of_set, own = (StoredRows(run.embeddings(name, "trained"), "candidates")[:] for name in ("toy", "corpus"))
+    assert len(of_set) == 60 and {row.tobytes() for row in own} <= {row.tobytes() for row in of_set}
 
 
 @pytest.fixture(scope="module")

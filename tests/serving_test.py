@@ -237,7 +237,9 @@ def test_calls_that_come_together_are_made_together_and_fail_alone():
 
 
 def test_a_newer_state_takes_over_once_it_is_whole(caplog):
-    versions, states = iter(["1", "1", None, "2", "2", "3", "3"]), iter([made(), made(passages=8)])
+    versions, compiled = iter(["1", "1", None, "2", "2", "3", "3"]), []
+    first, newer = (map(compiled.append, names) for names in (["a0", "a1", "a2"], ["b0", "b1", "b2"]))
+    states = iter([made(programs=first), made(passages=8, programs=newer)])
 
     def open_next():
         for state in states:
@@ -245,8 +247,11 @@ def test_a_newer_state_takes_over_once_it_is_whole(caplog):
         raise UserError("damaged")
 
     current = Current(open_next, lambda: next(versions))
+    assert compiled == ["a0"]  # what the first search needs; the rest while it answers
+    current.compile_next()
     assert [current.refresh() for _ in range(3)] == [False, False, True]
-    assert current.service.passages == 8
+    assert current.service.passages == 8 and compiled == ["a0", "a1", "b0", "b1", "b2"]
+    current.compile_next()
     assert [current.refresh() for _ in range(3)] == [False, False, False] and current.service.passages == 8
     assert sum("damaged" in record.message for record in caplog.records) <= 1
 

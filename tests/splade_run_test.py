@@ -7,7 +7,10 @@ import shutil
 import numpy as np
 import pytest
 import scipy.sparse
+from conftest import REPOSITORY
+from safetensors.numpy import load_file, save_file
 from support import tiny
+from support.command_flags import one_line
 from support.vector_models import check_loaded, check_served
 
 import retrieval
@@ -18,6 +21,7 @@ from retrieval.methods.splade.folder import SparseFolder
 from retrieval.methods.splade.term_encoder import TermEncoder
 from retrieval.methods.splade.trained import SPARSE_MODELS
 from retrieval.runs.pipeline import preflight
+from retrieval.runs.pipeline.run import Run
 
 CHANGES = {
     "stages": ("prepare", "sets", "pairs", "train", "sparse", "index", "evaluate", "report"),
@@ -211,3 +215,18 @@ def test_other_folders_are_refused(exported, file, change, message):
     (folder / "modules.json").unlink()
     with pytest.raises(UserError, match=r"no modules\.json"):
         SparseFolder.open(folder)
+
+
+def test_one_line_trains_a_folder_on_pairs(exported, tmp_path):
+    """An embedder has lost the head that weighs tokens: that is said before any stage."""
+    config = one_line(f"splade:local:{exported}", tmp_path)
+    assert config.vocab == config.train.init_from == str(exported) and config.model.hidden_size == 16
+    assert (config.data.query_length, config.data.document_length) == (48, 48)
+    run = tiny.complete(Run(config, tmp_path / "run", REPOSITORY / "requirements.lock"))
+    assert {row["system"] for row in files.read_json(run.folder / "results.json")} == {"bm25", "splade"}
+    tensors = load_file(exported / "model.safetensors")
+    save_file({name: x for name, x in tensors.items() if "predictions" not in name}, exported / "model.safetensors")
+    (exported / "modules.json").unlink()
+    run = Run(one_line(f"splade:local:{exported}", tmp_path), tmp_path / "other", REPOSITORY / "requirements.lock")
+    with pytest.raises(UserError, match=r"has no head of a masked language model.*hf:distilbert.*--config=mlm"):
+        preflight.check(run, run.config.stages)

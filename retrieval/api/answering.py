@@ -1,6 +1,6 @@
 """Answers to questions of one's own: what the trunk takes of the kind of model 'reader'."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from retrieval.api.document_index import Hit
@@ -33,8 +33,9 @@ class Answerer(Protocol):
 
     paragraphs: int
 
-    def compile(self) -> None:
-        """Compiles what reads short and long passages, any number of them: otherwise the first of every length wait."""
+    def compile(self) -> Iterator[None]:
+        """Compiles what reads passages, of one length at each turn: otherwise the first of every length wait."""
+        ...
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
         """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""

@@ -1,7 +1,7 @@
 """The passages of a run, searched by all of its indexes side by side: what `--stage=search` and `serve` do."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.document_texts import own_passages
@@ -77,10 +77,14 @@ class OwnSearch:
             for query in range(len(queries))
         ]
 
-    def compile(self, most: int) -> None:
-        """Compiles what searches of up to so many queries need, short and long ones: otherwise the first ones wait."""
-        if self.model:
-            self.model.towers.compile_queries(most)
+    def compile(self, most: int) -> Iterator[None]:
+        """Compiles what searches of up to so many queries need, a part at each turn: otherwise the first ones wait.
+
+        The first part is what a short query needs.
+        """
         compiles = self.model or set(self._systems.systems) - set(OF_WORDS)
         for count in exact.sizes_up_to(most) if compiles else (1,):
             self.search([_WORD] * count, 1)
+            yield
+        if self.model:
+            yield from self.model.towers.compile_queries(most)

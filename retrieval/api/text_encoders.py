@@ -1,7 +1,7 @@
 """Models that encode texts of one's own, and search among them: two towers, or late interaction and sparse vectors."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,12 +79,13 @@ class TowerEncoder:
         """Of a query and a document: the inner product, which of embeddings of length 1 is the cosine."""
         return "cosine" if self.config.model.normalize else "dot"
 
-    def compile_queries(self, most: int) -> None:
-        """Compiles what embeds up to so many queries at once."""
-        rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
-        for length in text_batches.lengths_up_to(self.config.data.query_length):
-            for count in (row for row in rows if row < 2 * min(most, _FEW)):
+    def compile_queries(self, most: int) -> Iterator[None]:
+        """Compiles what embeds up to so many queries at once, a program at each turn: first those of one query."""
+        lengths = text_batches.lengths_up_to(self.config.data.query_length)
+        for count in (1 << power for power in range((min(most, _FEW) - 1).bit_length() + 1)):
+            for length in lengths:
                 encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
+                yield
 
     def encode_queries(self, texts: Sequence[str], *prompt: str | None) -> Any:
         """Embeddings, float32 [Q, E]; `prompt` is a name, or None, and perhaps the text, as of `Model`."""

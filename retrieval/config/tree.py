@@ -396,6 +396,7 @@ declare(
     name=Field("", TEXT, "of the model, for clients that name one, and of the tools of mcp; '': the work directory's"),
     keys_file=Field("", PATHS, "a file of keys, one a line, of which a request needs one; '': none is needed"),
     k=Field(100, whole(1), "most hits of a list"),
+    truncate=Field(True, SWITCH, "whether OpenAI's clients get long texts cut, and counted in `usage`; else a 413"),
 )
 declare(
     "export",

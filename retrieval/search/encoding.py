@@ -66,7 +66,7 @@ def encode(
     longest: int,
     multiple: int = 1,
     form: Form | None = None,
-    older: Path | None = None,
+    older: Sequence[Path] = (),
 ) -> None:
     """Writes the embeddings of this host's shards below `folder`, as `sharded_map` says.
 
@@ -78,19 +78,20 @@ def encode(
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
       form: how the rows are stored, which is noted; by default as float32, of which nothing is noted.
-      older: a folder of vectors that were made before; those of the same tokens and in the same form are copied.
+      older: folders of vectors that were made before; those of the same tokens and in the same form are copied.
 
     Raises:
       UserError: there are not `total` texts, or an embedding is not finite.
     """
 
     batch_tokens, reused, rows_made = enough(batch_tokens, total, longest), 0, 0
-    before = _Older.of(older, name, form) if older and form else None
+    befores = [each for folder in older if form and (each := _Older.of(folder, name, form))]
 
-    def make(members: Sequence[tuple[str, T]]) -> Shard:
+    def make(members: Sequence[tuple[str, T]], move: Callable[[int], Any]) -> Shard:
         nonlocal reused, rows_made
         ids: list[str] = []
         keys: list[bytes] = []
+        sizes = {"longest": longest, "multiple": multiple, "move": move}
 
         def tokenised() -> Iterator[Sequence[int]]:
             for start in range(0, len(members), _CHUNK):
@@ -100,25 +101,24 @@ def encode(
                     keys.extend(map(_key, rows))
                     yield from rows
 
-        if before and form:
+        if befores and form:
             rows = list(tokenised())
-            places_N = before.places(keys)
-            new = [row for row, place in zip(rows, places_N) if place < 0]
-            stored_NS = np.empty((len(rows), form.width), form.stored_type)
-            stored_NS[places_N >= 0] = before.rows.stored(places_N[places_N >= 0])
+            stored_NS, is_new_N = _copied(befores, keys, form)
+            new = [rows[place] for place in np.flatnonzero(is_new_N)]
+            move(len(rows) - len(new))
             if new:
                 size = enough(batch_tokens, len(new), longest)
-                stored_NS[places_N < 0] = form.encode(encode_rows(new, embed, size, longest, multiple))
+                stored_NS[is_new_N] = form.encode(encode_rows(new, embed, size, **sizes))
             reused, rows_made = reused + len(rows) - len(new), rows_made + len(rows)
         else:
-            stored_NS = encode_rows(tokenised(), embed, batch_tokens, longest, multiple)
+            stored_NS = encode_rows(tokenised(), embed, batch_tokens, **sizes)
             if form and len(stored_NS):  # of no text not even the dimensions are known
                 stored_NS = form.encode(stored_NS)
         return Shard(ids, stored_NS, np.array(keys, _KEY) if form and form.maker else None)
 
     if form and hosts.is_first():
         vector_codes.write(folder, name, form)
-    Shards(folder, name, ".npy", total, shard_size).write(texts, make, write)
+    Shards(folder, name, ".npy", total, shard_size).write(texts, make, write, moves=True)
     if rows_made:
         where = f"{folder.parent.name}, {folder.name}, {name}"
         _log.info("%s: reused %s of %s vectors", where, f"{reused:,}", f"{rows_made:,}")
@@ -225,6 +225,17 @@ class _Older:
         return np.where(self._sorted[at_N] == keys_N, self._order[at_N], -1)
 
 
+def _copied(befores: Sequence[_Older], keys: Sequence[bytes], form: Form) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, S] as they are stored, of those keys that have one, and whether a key has none, bool [N]."""
+    stored_NS, is_new_N = np.empty((len(keys), form.width), form.stored_type), np.ones(len(keys), bool)
+    for before in befores:
+        places_N = before.places(keys)
+        is_there_N = is_new_N & (places_N >= 0)
+        stored_NS[is_there_N] = before.rows.stored(places_N[is_there_N])
+        is_new_N &= ~is_there_N
+    return stored_NS, is_new_N
+
+
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     """All embeddings [N, E] of a name, and their ids."""
     return StoredRows(folder, name)[:], load_ids(folder, name)
@@ -242,13 +253,19 @@ def load_ids(folder: Path, name: str) -> list[str]:
 
 
 def encode_rows(
-    tokens: Iterable[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
+    tokens: Iterable[Sequence[int]],
+    embed: Embed,
+    batch_tokens: int,
+    longest: int,
+    multiple: int,
+    move: Callable[[int], Any] = lambda rows: None,
 ) -> np.ndarray:
     """The embeddings [N, E] of rows, in their order; [0, 0] of none.
 
     Args:
       tokens: of each row; made in a thread where they are made as they are read.
       batch_tokens, longest, multiple: as in `encode`.
+      move: is told how many rows a batch had, when it is embedded.
 
     Raises:
       UserError: an embedding is not finite.
@@ -260,7 +277,10 @@ def encode_rows(
     with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
         # A pair has the next batch too: JAX computes it while the results of this one are on their way.
         sent = itertools.chain(((rows, embed(ids_BL)) for rows, ids_BL in made), [([], None)])
-        embedded = [(rows, finite(values_BE, len(rows))) for (rows, values_BE), _ in itertools.pairwise(sent)]
+        embedded: list[tuple[list[int], np.ndarray]] = []
+        for (rows, values_BE), _ in itertools.pairwise(sent):
+            embedded.append((rows, finite(values_BE, len(rows))))
+            move(len(rows))
     if not embedded:
         return np.zeros((0, 0), np.float32)
     result_NE = np.empty((sum(len(rows) for rows, _ in embedded), embedded[0][1].shape[1]), np.float32)

@@ -58,19 +58,24 @@ class Shards(NamedTuple):
         for path in self.missing().values():
             copy(source / path.name, path)
 
-    def write(self, items: Iterable[T], make: Callable[[list[T]], R], write: Callable[[Path, R], None]) -> None:
+    def write(
+        self, items: Iterable[T], make: Callable[..., R], write: Callable[[Path, R], None], moves: bool = False
+    ) -> None:
         """Writes the shards of this host that are not there, or not as they were written, each with its sums.
 
         Args:
           items: in order; those of two shards are in memory at a time.
           make: what a shard holds, of its items.
           write: writes that, and perhaps other files of the shard's name.
+          moves: whether `make` also takes what moves the bar of progress on by so many items of the shard.
 
         Raises:
           UserError: there are not `total` items.
         """
         wanted = self.missing()
-        progress = terminal.progress(total=len(wanted), desc=f"{self.folder.parent.name}/{self.folder.name}")
+        count = sum(min(self.size, self.total - shard * self.size) for shard in wanted)
+        desc = f"{self.folder.parent.name}/{self.folder.name}"
+        progress = terminal.progress(total=count, desc=desc, unit=" items")
 
         def save(path: Path, made: R) -> None:
             write(path, made)
@@ -80,11 +85,16 @@ class Shards(NamedTuple):
         with progress, contextlib.closing(read) as parts, ThreadPoolExecutor(1) as writer:
             writing: Future | None = None
             for shard, members in parts:
-                made = make(members)
+                end = progress.n + len(members)
+
+                def move(items: int) -> None:
+                    progress.update(min(items, end - progress.n))  # noqa: B023 (of this shard)
+
+                made = make(members, move) if moves else make(members)
                 if writing:
                     writing.result()
                 writing = writer.submit(save, wanted[shard], made)
-                progress.update()
+                progress.update(end - progress.n)
             if writing:
                 writing.result()
 

@@ -42,7 +42,7 @@ def make_app(engine: Engine, hosts: Sequence[str] = (), keys: Keys | None = None
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    tools, lifespan = mcp_server.http(engine) if mcp_server.is_installed() else ([], None)
+    tools, lifespan = mcp_server.http(engine)
     own = [Route(path, _endpoint(of, engine), methods=list(of)) for path, of in by_path.items()]
     own += [Route(path, _file(f"page.{suffix}", kind), methods=["GET"]) for path, suffix, kind in _FILES]
     app = Starlette(routes=[*own, *tools], exception_handlers=responses.handlers(), lifespan=lifespan)

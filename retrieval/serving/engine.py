@@ -1,7 +1,6 @@
 """What all protocols ask: the service of the moment, behind threads that take together what has come together."""
 
 import asyncio
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +15,7 @@ from retrieval.common.runtime.model_folder import QUERY
 from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.serving.batching import Batcher
 from retrieval.serving.requests import Limits
-from retrieval.serving.responses import MANY, FieldError, RefusedError
+from retrieval.serving.responses import LONG, MANY, FieldError, RefusedError
 from retrieval.serving.service import RERANKED, Query, Service, reranked, searched
 
 T = TypeVar("T")
@@ -132,16 +131,16 @@ class Engine:
         prompt: str | None,
         written: Callable[[np.ndarray], Sequence[T]],
         field: str,
-        truncate: bool = True,
-    ) -> tuple[list[T], int]:
-        """What an answer has of the embedding of each text, and the tokens of all.
+        truncate: bool | None = None,
+    ) -> tuple[list[T], int, int]:
+        """What an answer has of the embedding of each text, the tokens of all, and how many of them were cut.
 
         Args:
           side: whether they are each a query or a document.
           prompt: the name of the one that they have; None for that of their side.
           written: makes something of embeddings [N, E].
           field: the field of the request that has them, for errors.
-          truncate: whether the end of long ones is cut; otherwise they are refused.
+          truncate: whether the end of long ones is cut, otherwise they are refused; None for what the server does.
 
         Raises:
           RefusedError: the run embeds nothing.
@@ -151,14 +150,18 @@ class Engine:
         if side == QUERY and not all(isinstance(each, str) for each in texts):
             raise FieldError(f"'{field}' holds records, and queries are texts: send texts", field=field)
         rows = await asyncio.to_thread(model.rows, side, texts, prompt)
-        are_short = max(map(len, rows.ids)) < model.card.lengths[side]
-        longer = functools.partial(model.rows, side, texts, prompt, room=1)
-        count = await self._tokens(rows.ids, lambda: longer().ids, field, truncate or are_short)
+        full = [place for place, ids in enumerate(rows.ids) if len(ids) >= model.card.lengths[side]]
+        if full:
+            longer = await asyncio.to_thread(model.rows, side, [texts[place] for place in full], prompt, room=1)
+            full = [place for place, ids in zip(full, longer.ids) if len(ids) != len(rows.ids[place])]
+        count, way = self._tokens(rows.ids, field), 'send "truncate": true'
+        if full and not (self.limits.truncate if truncate is None else truncate):
+            raise _too_long(field, full[0], "serve with config.serve.truncate=True" if truncate is None else way)
 
         def item(places: list[int]) -> _Piece:
             return _Piece(rows._replace(ids=[rows.ids[place] for place in places]), model.embed, written)
 
-        return await self._in_pieces(self._texts, rows.ids, item), count
+        return await self._in_pieces(self._texts, rows.ids, item), count, len(full)
 
     async def rerank(
         self, query: str, documents: Sequence[Any], field: str, truncate: bool = True
@@ -172,22 +175,18 @@ class Engine:
         reranker = self.reranker
         passages = candidates(documents)
         rows = await asyncio.to_thread(reranker.rows_of, query, passages)
-        longer = functools.partial(reranker.rows_of, query, passages, 1)
-        count = await self._tokens(rows, longer, field, truncate)
+        longer = rows if truncate else await asyncio.to_thread(reranker.rows_of, query, passages, 1)
+        if cut := [place for place, (ids, more) in enumerate(zip(rows, longer)) if len(ids) != len(more)]:
+            raise _too_long(field, cut[0], 'send "truncate": true')
+        count = self._tokens(rows, field)
 
         def item(places: list[int]) -> Callable[[], Sequence[float]]:
             return lambda: reranker.logits([rows[place] for place in places]).tolist()
 
         return np.asarray(await self._in_pieces(self._slow, rows, item), np.float32), count
 
-    async def _tokens(
-        self, rows: Sequence[Sequence[int]], longer: Callable[[], Sequence[Sequence[int]]], field: str, truncate: bool
-    ) -> int:
-        """How many rows have, of which none may be cut unless `truncate`: it is `longer` with room for a token more."""
-        for place, (ids, more) in enumerate(zip(rows, rows if truncate else await asyncio.to_thread(longer))):
-            if len(ids) != len(more):
-                why = f"'{field}[{place}]' has more tokens than are read"
-                raise FieldError(f'{why}: shorten it, or send "truncate": true', field=field)
+    def _tokens(self, rows: Sequence[Sequence[int]], field: str) -> int:
+        """How many rows have, of which a call may not have too many."""
         count, most = sum(map(len, rows)), self.limits.inputs_tokens
         if count > most:
             why = f"'{field}' has {count} tokens, and at most {most} are read at a time: send less"
@@ -212,6 +211,10 @@ class Engine:
                 future.cancel()
         by_place = dict(zip(order, results, strict=True))
         return [by_place[place] for place in range(len(rows))]
+
+
+def _too_long(field: str, place: int, way: str) -> FieldError:
+    return FieldError(f"'{field}[{place}]' has more tokens than are read: shorten it, or {way}", LONG, field)
 
 
 def _embedded(pieces: Sequence[_Piece]) -> list[Sequence[Any]]:

@@ -96,9 +96,11 @@ async def _embeddings(engine: Engine, values: Values) -> Any:
     prompt = names[model]
     write = _writer(engine, values["dimensions"], is_base64=values["encoding_format"] == _BASE64)
     texts = texts if isinstance(texts, list) else [texts]
-    embeddings, tokens = await engine.embed(_sides(engine).get(prompt, DOCUMENT), texts, prompt or None, write, "input")
+    side = _sides(engine).get(prompt, DOCUMENT)
+    embeddings, tokens, cut = await engine.embed(side, texts, prompt or None, write, "input")
     items = (b'{"object":"embedding","index":%d,"embedding":%b}' % numbered for numbered in enumerate(embeddings))
-    rest = written({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens} | ({"truncated_inputs": cut} if cut else {})
+    rest = written({"model": model, "usage": usage})
     return b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:]
 
 
@@ -116,7 +118,7 @@ async def _embed(engine: Engine, values: Values) -> Any:
     texts = values["inputs"] if isinstance(values["inputs"], list) else [values["inputs"]]
     name = values["prompt_name"] or engine.model.card.default_prompt or DOCUMENT  # as TEI: the folder's default
     write = _writer(engine, values["dimensions"], normalize=values["normalize"])
-    embeddings, _ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
+    embeddings, *_ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
     return b"[" + b",".join(embeddings) + b"]"
 
 
@@ -136,7 +138,7 @@ async def _predict(engine: Engine, values: Values) -> Any:
     parameters = values["parameters"]
     name = str(parameters.get("prompt_name", DOCUMENT))
     write = _writer(engine, parameters.get("dimensions"))
-    embeddings, _ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
+    embeddings, *_ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
     return b'{"predictions":[' + b",".join(embeddings) + b"]}"
 
 

@@ -24,6 +24,7 @@ class Limits(NamedTuple):
 
     Attributes:
       k: hits of a list.
+      truncate: whether what is too long to be embedded is cut where a protocol does not ask; otherwise it is refused.
       characters: of a query.
       texts: queries of a search, and texts of a call to encode or to rerank.
       body: bytes.
@@ -36,6 +37,7 @@ class Limits(NamedTuple):
     """
 
     k: int = 100
+    truncate: bool = True
     characters: int = 1000
     texts: int = 64
     body: int = 1 << 20
@@ -55,7 +57,7 @@ class Field(NamedTuple):
       schema: what it may be, in as much of JSON Schema as `_check` knows.
       default: its value where a request does not have it.
       is_needed: whether every request has it.
-      remedy: what to do where it has another value.
+      remedy: what to do where it has numbers in place of texts.
     """
 
     name: str
@@ -189,8 +191,13 @@ def _checked(field: Field, value: Any) -> Any:
         _check(field.schema, value, field.name)
     except FieldError as error:
         kind = EMPTY if value in ("", []) else error.kind
-        raise FieldError(f"{error}{field.remedy}", kind, field.name) from error
+        raise FieldError(f"{error}{field.remedy if _are_numbers(value) else ''}", kind, field.name) from error
     return value
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether a list, or the first of its lists, has a number."""
+    return isinstance(value, list) and any(type(each) in (int, float) or _are_numbers(each) for each in value[:1])
 
 
 def _check(schema: dict[str, Any], value: Any, name: str) -> None:

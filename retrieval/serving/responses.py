@@ -11,7 +11,7 @@ from starlette.responses import Response
 from retrieval.common.errors import UserError
 from retrieval.serving.batching import BusyError
 
-VALUE, EMPTY, MANY = "value", "empty", "many"
+VALUE, EMPTY, MANY, LONG = "value", "empty", "many", "long"
 
 _TEI_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
 _HTTP = {404: "there is no such address: see /openapi.json", 405: "this address takes another method"}
@@ -30,7 +30,7 @@ class FieldError(UserError):
     """A field of a request that has a value which it cannot have."""
 
     def __init__(self, message: str, kind: str = VALUE, field: str = ""):
-        """`kind` says how its status is chosen: VALUE, EMPTY or MANY."""
+        """`kind` says how its status is chosen: VALUE, EMPTY, MANY or LONG."""
         super().__init__(message)
         self.kind, self.field = kind, field
 
@@ -46,7 +46,7 @@ class Form(NamedTuple):
     """
 
     body: Callable[[int, str, str, str], dict[str, Any]]
-    fields: dict[str, int] = {}
+    fields: dict[str, int] = {LONG: 413}
     busy: int = 503
     failed: int = 500
 
@@ -61,7 +61,7 @@ def _tei(status: int, message: str, field: str, code: str) -> dict[str, Any]:
 
 
 OWN, OPENAI = Form(lambda status, message, *_: {"error": message}), Form(_openai)
-TEI = Form(_tei, {EMPTY: 400, MANY: 413, VALUE: 422}, busy=429, failed=424)
+TEI = Form(_tei, {EMPTY: 400, MANY: 413, VALUE: 422, LONG: 422}, busy=429, failed=424)
 RERANK = TEI._replace(body=lambda *why: _tei(*why) | {"message": why[1]})  # the last is Cohere's
 
 

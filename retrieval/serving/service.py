@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.api.answering import Answer, Answerer, system_that_is_read
@@ -38,6 +38,7 @@ class Service:
       reranker: scores a query with documents.
       answer: a question, hits and a number to the best answers in these, best first.
       paragraphs: hits that are read for an answer.
+      programs: compiles what answers need, a part at each turn; whoever asks for what is not compiled yet waits for it.
       opened: when, in seconds since 1970.
     """
 
@@ -50,11 +51,12 @@ class Service:
     reranker: PairScorer | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
+    programs: Iterator[None] = dataclasses.field(default_factory=lambda: iter(()))
     opened: float = dataclasses.field(default_factory=time.time)
 
 
 def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer | None, batch: int) -> Service:
-    """The service, with all compiled that queries need.
+    """The service, of which nothing is compiled yet.
 
     Args:
       batch: queries that are searched at once, at most.
@@ -64,15 +66,18 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
         wanted = {word for words in own.words.of([query]) for word in words}
         return marked(texts, wanted, own.words)
 
-    own.compile(batch)
+    def programs() -> Iterator[None]:
+        yield from own.compile(batch)
+        if answerer:
+            answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
+            yield from answerer.compile()
+        if reranker:
+            yield from reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
+
     parts: dict[str, Any] = {"passage": own.texts.find, "model": own.model, "reranker": reranker}
-    if reranker:
-        reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
     if answerer:
-        answerer.compile()
-        answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
         parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
-    return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts)
+    return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts, programs=programs())
 
 
 class Query(NamedTuple):
@@ -166,6 +171,11 @@ class Current:
         """
         self._open, self._version = open, version
         self._at, self.service = version(), open()
+        self.compile_next()
+
+    def compile_next(self) -> None:
+        """Compiles a further part of what answers need, where anything is left."""
+        next(self.service.programs, None)
 
     def refresh(self) -> bool:
         """Opens a newer state where there is one, and says whether it did.
@@ -178,8 +188,10 @@ class Current:
             version = self._version()
             if version is None or version == before:
                 return False
-            self._at = version
-            self.service = self._open()
+            self._at, service = version, self._open()
+            for _ in service.programs:  # before it takes over: the older one answers meanwhile
+                pass
+            self.service = service
         except Exception as error:
             if not isinstance(error, UserError):
                 self._at = before

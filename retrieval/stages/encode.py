@@ -70,6 +70,8 @@ def encode(run: Run) -> dict[str, Any]:
             own, first = configs[item.name], same.get(item.name)
             towers = ExportedTowers(own, vocabulary, params)
             encoder = SetEncoder(run, item, system, towers, embedders[places[item.name]])
+            if item.name == CORPUS and hosts.is_alone():  # sets of its own passages are encoded by now
+                encoder.reuse([other.embeddings(system) for other in items if other is not item])
             if item.name != CORPUS:
                 counts |= encoder.write_queries()
             has_prompt = first and configs[first.name].data.document_prefix != own.data.document_prefix
@@ -87,6 +89,11 @@ class SetEncoder(TextEmbedder):
         self._config, self._vocabulary, _ = towers
         self._folder, self._maker = item.embeddings(system), _maker(towers)
         self._older = _older(run, self._folder, self._maker)
+
+    def reuse(self, folders: Iterable[Path]) -> None:
+        """Copies vectors of the same tokens from other folders, too, where their maker is the same."""
+        forms = ((folder, vector_codes.read(folder, "candidates")) for folder in folders)
+        self._older += [folder for folder, form in forms if form and form.maker == self._maker]
 
     def write_queries(self) -> dict[str, Any]:
         """Writes those of the set, and by the trained towers of validation; returns what a text costs."""
@@ -130,7 +137,7 @@ class SetEncoder(TextEmbedder):
         form = self._form()
 
         def ranges() -> list[list[float]]:
-            for folder in filter(None, (self._folder, self._older)):
+            for folder in (self._folder, *self._older):
                 if (there := vector_codes.read(folder, "candidates")) and there.ranges_2E is not None:
                     return there.ranges_2E.tolist()
             some = itertools.islice(self._item.candidates(), 0, None, -(-total // _CALIBRATED))
@@ -153,8 +160,8 @@ def _maker(towers: ExportedTowers) -> str:
     return files.fingerprint([values.hexdigest(), vocabulary.fingerprint, read])
 
 
-def _older(run: Run, folder: Path, maker: str) -> Path | None:
-    """Where vectors by the same maker are that were made before: by this run, or by one that it stands on."""
+def _older(run: Run, folder: Path, maker: str) -> list[Path]:
+    """Where vectors by the same maker are that were made before: by this run, else by one that it stands on."""
     below = folder.relative_to(run.folder)
     for place in (run.folder / OLDER / below, *(base.folder / below for base in run.chain[1:])):
         try:
@@ -163,10 +170,10 @@ def _older(run: Run, folder: Path, maker: str) -> Path | None:
             _log.warning("nothing is reused: %s", error)
             continue
         if form and form.maker == maker:
-            return place
+            return [place]
         if form:
             _log.info("%s: of another model, length or prompt: nothing is reused", place)
-    return None
+    return []
 
 
 def _with_prompts_of(name: str, config: ConfigDict, vocabulary: Vocabulary) -> ConfigDict:

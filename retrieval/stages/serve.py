@@ -8,8 +8,9 @@ import contextlib
 import gc
 import logging
 import os
-import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOOK = 2.0  # seconds between two looks for a newer index
+_LOOK = 2.0  # seconds between two looks for a newer index, and between two lines of the log while one is opened
+_PAUSE = 0.2  # seconds between two programs that are compiled before anybody asks for them
 _RERANKER = "config.serve.reranker"
 
 
@@ -80,7 +82,8 @@ def serve(run: Run) -> None:
     port = os.environ.get(foreign_routes.PORT)  # in a container of Vertex AI, which asks from outside
     address = ("0.0.0.0", int(port)) if port else (fields.host, fields.port)
     listening = server.listen(*address)
-    current = open_current(run)
+    with _telling("serve"):
+        current = open_current(run)
     hosts = fields.hosts or guard.local_names(address[0])
     known = guard.Keys(Path(fields.keys_file)) if fields.keys_file else None
     engine = Engine(lambda: current.service, limits(run), name(run))
@@ -95,7 +98,7 @@ def serve(run: Run) -> None:
         )
     gc.collect()
     gc.freeze()  # to look through the objects of all modules takes 0.3 s, in which nobody is answered
-    with repeated(current.refresh, _LOOK):
+    with repeated(current.refresh, _LOOK), repeated(current.compile_next, _PAUSE):
         server.run(application, listening, engine.measures.closed, engine.end)
     _log.info("serve: ended, after all answers")
 
@@ -135,7 +138,7 @@ def limits(run: Run) -> "Limits":
     """What a request may ask for."""
     from retrieval.serving.requests import Limits
 
-    return Limits(k=run.config.serve.k)
+    return Limits(run.config.serve.k, run.config.serve.truncate)
 
 
 def name(run: Run) -> str:
@@ -173,24 +176,32 @@ def mcp(run: Run) -> None:
     from retrieval.serving import mcp_server
     from retrieval.serving.engine import Engine
 
-    with _prints_to_errors():
-        current = open_current(run)
-    engine = Engine(lambda: current.service, limits(run), name(run))
-    with repeated(current.refresh, _LOOK):
-        anyio.run(mcp_server.make_server(engine).run_stdio_async)
+    loaded: Future[Current] = Future()
+
+    def load() -> None:
+        try:
+            with _telling("mcp"):
+                loaded.set_result(open_current(run))
+        except Exception as error:  # which every call of a tool is told
+            _log.error("mcp: %s", error)
+            loaded.set_exception(error)
+
+    def look() -> None:
+        if loaded.done() and not loaded.exception():
+            loaded.result().refresh()
+            loaded.result().compile_next()
+
+    engine = Engine(lambda: loaded.result().service, limits(run), name(run))
+    with ThreadPoolExecutor(1) as pool, repeated(look, _LOOK):
+        anyio.run(mcp_server.make_server(engine, lambda: pool.submit(load)).run_stdio_async)
 
 
 @contextlib.contextmanager
-def _prints_to_errors() -> Iterator[None]:
-    """What is printed goes to standard error; the protocol's own streams do so from where they begin."""
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
+def _telling(stage: str) -> Iterator[None]:
+    """The log has a line every two seconds while the block runs."""
+    began = time.perf_counter()
+    with repeated(lambda: _log.info("%s: loading, %.0f s so far", stage, time.perf_counter() - began), _LOOK):
         yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 STAGES.register("serve", answers_of(serve, check_packages))

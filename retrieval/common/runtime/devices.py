@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import hashlib
 import importlib.util
 import logging
 import os
@@ -10,6 +11,7 @@ import platform
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 
 from retrieval.common.errors import UserError, first_line
@@ -19,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops"
 _MOST = 8 << 30  # bytes of compiled programs: from there on what was not used for longest goes
+_LEAST = 0.1  # seconds of a CPU's compilation from which on its program is kept
 _DIRECTORY, _MOST_FIELD = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
 _PAGES, _LARGE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 _ONE = threading.Lock()
@@ -88,19 +91,30 @@ def alone() -> contextlib.AbstractContextManager:
 
 @functools.cache
 def keep_programs() -> None:
-    """Has an accelerator's programs kept in the user's cache; JAX_COMPILATION_CACHE_DIR is another folder, or '' none.
+    """Has compiled programs kept in the user's cache; JAX_COMPILATION_CACHE_DIR is another folder, or '' none.
 
-    A train step of BERT's size takes a GPU a minute to compile. A CPU's are not kept: what is compiled for one
-    processor may fail on another one that has the same home.
+    A train step of BERT's size takes a GPU a minute to compile, and what embeds a query a CPU a second. What is
+    compiled for one processor may fail on another one that has the same home: each kind has a folder of its own.
     """
     import jax
 
     is_set = _DIRECTORY.upper() in os.environ or getattr(jax.config, _DIRECTORY)
-    if is_set or jax.default_backend() == "cpu" or not importlib.util.find_spec("filelock"):
+    if is_set or not importlib.util.find_spec("filelock"):
         return
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    jax.config.update(_DIRECTORY, os.path.join(cache, "retrieval", "programs"))
+    place = os.path.join(cache, "retrieval", "programs")
+    if jax.default_backend() == "cpu":
+        place = os.path.join(place, _processor())
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST)
+    jax.config.update(_DIRECTORY, place)
     jax.config.update(_MOST_FIELD, _MOST)
+
+
+def _processor() -> str:
+    """A hash of the name of this machine's processor, and of what it can do."""
+    first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+    lines = [line for line in first.splitlines() if line.startswith(("model name", "flags", "Features", "CPU p"))]
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=6).hexdigest()
 
 
 def keep_programs_at(place: str) -> None:

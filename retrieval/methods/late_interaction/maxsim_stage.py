@@ -40,6 +40,8 @@ def maxsim(run: Run) -> dict[str, Any]:
     """Writes `late/`: runs, `results.json` and `per_query/`; returns what the report says of each search."""
     fields, folder, tokens = run.config.late, run.folder / FOLDER, run.owner("tokens")
     names, encoded = set_names(run.sets), details(tokens, "tokens") or {}
+    if not names:  # a model that is trained and not tested
+        return {}
     runs = ranked_lists.evaluated_runs(run, names, dict.fromkeys(fields.systems, "late.systems"))
     rows, summary = [], {}
     for name in names:

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -117,10 +117,11 @@ class OpenReader:
             told = "answers: the weight %s counts; config.answer.weight takes the one that the stage answer chose"
             _log.warning(told, self._weight)
 
-    def compile(self) -> None:
+    def compile(self) -> Iterator[None]:
         """As `Answerer.compile`; how many rows are read at once follows from their length."""
         for length in lengths_up_to(self._finder.rows.row):
             self._finder.few([[self._finder.vocabulary.cls_id] * length])
+            yield
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
         """As `Answerer.answers`."""

@@ -27,10 +27,12 @@ from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, build_model, check_sees_all
 from retrieval.runs.fitting import validation
 from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights import published_weights
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES
 
+_WITH_HEAD = "hf:distilbert/distilbert-base-uncased or hf:naver/splade-cocondenser-ensembledistil"
 _FIELDS = ("queries", "query_weight", "document_weight", "rise")
 
 
@@ -62,6 +64,17 @@ class SpladeRecipe(PairRecipe):
             raise UserError(
                 f"config.data.pack: {self.label} takes a text a row: set query and document to 0, auto to False"
             )
+
+    def check_run(self, run: Run) -> None:
+        """As `Recipe.check_run`; also that what it starts from has a head that weighs tokens: one at random weighs all.
+
+        A model that learned without one, such as an embedder, has lost it.
+        """
+        for encoder in dict.fromkeys(published_weights.folders(self.config).values()):
+            if not encoder.has_head:
+                what = "has no head of a masked language model, which weighs the tokens"
+                way = f"take the model that it was trained from, such as {_WITH_HEAD}, or make one by --config=mlm"
+                raise UserError(f"config.train.init_from={encoder.path} {what}: {way}")
 
     def validation(self, run: Run, vocabulary: Vocabulary, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
         """Retrieval over a small pool."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,11 @@ class PairScorer:
         logarithms = -np.logaddexp(0, -logits)
         return np.exp(logarithms) if self._model.sigmoid else logarithms
 
-    def compile(self, count: int) -> None:
-        """Compiles what scores so many documents, short and long ones: otherwise the first of every length wait."""
+    def compile(self, count: int) -> Iterator[None]:
+        """Compiles what scores so many documents, a length at each turn: otherwise the first of every length wait."""
         for length in text_batches.lengths_up_to(min(self._rows.length, _COMPILED)):
             self.logits([[0] * length] * min(count, _FEW))
+            yield
 
     def score_all(
         self,
