@@ -32,12 +32,9 @@ def first(introduction: str) -> str:
     from retrieval.runs.pipeline.stage import STAGES
 
     names = [path.removeprefix("configs/").removesuffix(".py") for path in cli.described()]
-    lists = {
-        "Stages": sorted(STAGES),
-        "Experiments (NAME, or NAME:local for a laptop)": [name for name in names if "/" not in name],
-    }
-    listed = (textwrap.fill(f"{title}: {', '.join(of)}", 100) for title, of in lists.items())
-    return "\n\n".join([f"retrieval {__version__}", introduction.strip(), *listed])
+    experiments = f"Experiments (NAME, or NAME:local for a laptop): {', '.join(n for n in names if '/' not in n)}"
+    lists = (textwrap.fill(listed, 100) for listed in (f"Stages: {', '.join(sorted(STAGES))}", experiments))
+    return "\n\n".join([f"retrieval {__version__}", introduction.strip(), *lists])
 
 
 def manual(introduction: str, word: str = "") -> str:
@@ -52,11 +49,8 @@ def manual(introduction: str, word: str = "") -> str:
         sections[f"Formats: {title.lower()}"] = [(_named(form), _setting(form)) for form in forms]
     sections |= {
         "Fields (--config.FIELD=VALUE)": [
-            (
-                f"config.{path}={field.default!r}",
-                f"{field.help} ({_needed(field.kind) if field.kind.at_once else field.kind.needed})",
-            )
-            for path, field in sorted(tree.declared().items())
+            (f"config.{path}={of.default!r}", f"{of.help} ({_needed(of.kind) if of.kind.at_once else of.kind.needed})")
+            for path, of in sorted(tree.declared().items())
         ],
         "Flags": [(f"--{flag.name}", str(flag.help)) for flag in cli.our_flags()],
     }
