@@ -207,7 +207,7 @@ def run(main: Callable[[Sequence[str]], Any], manual: Callable[[str], str] | Non
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
-      manual: what --help=WORD says, where that is more than the flags; without a word everything.
+      manual: what --help=WORD says, where that is more than the flags; without a word one screen.
       computes: whether it is to have large pages of memory.
     """
 

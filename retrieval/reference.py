@@ -8,7 +8,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -21,38 +21,51 @@ from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
 
+if TYPE_CHECKING:
+    from retrieval.runs.pipeline.stage import Stage
+
 FOLDER = REPOSITORY / "docs" / "reference"
 
 
 def first(introduction: str) -> str:
-    """An introduction with the names of the experiments: what the program says without arguments."""
+    """An introduction with the names of stages and experiments, on one screen: what the program says of itself."""
+    from retrieval.runs.pipeline.stage import STAGES
+
     names = [path.removeprefix("configs/").removesuffix(".py") for path in cli.described()]
     experiments = f"Experiments (NAME, or NAME:local for a laptop): {', '.join(n for n in names if '/' not in n)}"
-    return f"retrieval {__version__}\n\n{introduction.strip()}\n\n{textwrap.fill(experiments, 100)}"
+    lists = (textwrap.fill(listed, 100) for listed in (f"Stages: {', '.join(sorted(STAGES))}", experiments))
+    return "\n\n".join([f"retrieval {__version__}", introduction.strip(), *lists])
 
 
 def manual(introduction: str, word: str = "") -> str:
-    """What --help says, after an introduction; --help=WORD the entries that have the word."""
+    """What --help says: `first`, with a word its section, 'all' of them, or the entries that have it."""
+    if not word:
+        return first(introduction)
     from retrieval.runs.pipeline.stage import STAGES
 
-    sections = {"Stages": [(", ".join(sorted(STAGES)), "docs/reference/stages.md says what each reads and writes")]}
+    sections = {"Stages": [(name, _what(STAGES[name])) for name in sorted(STAGES)]}
     sections["Experiments (--config)"] = list(cli.described().items())
-    sections |= {title: [(_named(form), _setting(form)) for form in forms] for title, forms in _formats().items()}
+    for title, forms in _formats().items():
+        sections[f"Formats: {title.lower()}"] = [(_named(form), _setting(form)) for form in forms]
     sections |= {
         "Fields (--config.FIELD=VALUE)": [
-            (
-                f"config.{path}={field.default!r}",
-                f"{field.help} ({_needed(field.kind) if field.kind.at_once else field.kind.needed})",
-            )
-            for path, field in sorted(tree.declared().items())
+            (f"config.{path}={of.default!r}", f"{of.help} ({_needed(of.kind) if of.kind.at_once else of.kind.needed})")
+            for path, of in sorted(tree.declared().items())
         ],
         "Flags": [(f"--{flag.name}", str(flag.help)) for flag in cli.our_flags()],
     }
-    shown = [] if word else [introduction.strip()]
-    for title, entries in sections.items():
-        lines = [f"  {name}\n      {what}" for name, what in entries if word.lower() in f"{name} {what}".lower()]
+    word, shown = word.lower(), []
+    whole = [title for title in sections if word in ("all", title.lower().partition(" ")[0].rstrip(":"))]
+    for title in whole or sections:
+        entries = (entry for entry in sections[title] if whole or word in " ".join(entry).lower())
+        lines = [f"  {name}\n      {what}" for name, what in entries]
         shown += ["\n".join([f"{title}:", *lines])] if lines else []
     return "\n\n".join(shown) or f"nothing about {word!r}"
+
+
+def _what(stage: "Stage") -> str:
+    """What a stage does: the beginning of its function's docstring, on one line."""
+    return " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _formats() -> Mapping[str, Iterable[Any]]:
@@ -98,9 +111,8 @@ def stages_page() -> str:
     config, rows = experiment.defaults(), []
     for name in in_order(STAGES, config):
         stage = STAGES[name]
-        what = " ".join((stage.function.__doc__ or "").partition("\n\n")[0].split())
         written = ", ".join(f"`{path}`" for path in (*stage.writes, *stage.side_outputs))
-        rows.append((f"`{name}`", what, ", ".join(read.stage for read in reads_of(name, config)), written))
+        rows.append((f"`{name}`", _what(stage), ", ".join(read.stage for read in reads_of(name, config)), written))
     return _page(
         "Stages",
         "A run is a list of stages, `config.stages`. Each reads what earlier ones wrote to the work directory. "

@@ -165,3 +165,11 @@ def test_signs_that_link_to_a_heading_are_no_text():
 def test_what_is_no_page_to_read_is_no_document(id, page, reason):
     outline = HTML.outline(page, id)
     assert outline.left_out.startswith(reason) and bool(outline.left_out) == bool(reason) == (not outline.blocks)
+
+
+def test_code_keeps_its_lines():
+    page = "Read  it:<pre>\r\ndef <a href=b>f</a>():\r\n\r\n    return &lt;b&gt;\n</pre>That."
+    before, code, behind = HTML.outline(page, "a").blocks
+    assert (before.text, behind.text) == ("Read it:", "That.")
+    assert code.text == "\n    def f():\n    \n        return <b>"
+    assert [code.text[link.start : link.end] for link in code.links] == ["f"]

@@ -61,9 +61,10 @@ def embed(model, rows, batch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path):
+def test_onnx_runtime_gives_our_embeddings_and_our_top_ten(name, tmp_path, caplog):
     run = work_directory(tmp_path / "run", **MODELS[name], **{"export.onnx": True})
     folder, vocabulary = exported.export(run), run.load_vocabulary()
+    assert not [record for record in caplog.records if record.exc_info], "packages that nobody asked for are missing"
     queries_QE, documents_NE = exported.embed(run, QUERIES, DOCUMENTS)
     names = ("query", "document") if name == "untied" else ("model", "model")
     query_model, document_model = (session(folder, each) for each in names)

@@ -97,14 +97,37 @@ def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
     assert len(found) >= 14
 
 
-def test_help_lists_all_of_it(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["retrieval.main", "--help"])
+def help_of(monkeypatch, capsys, flag):
+    monkeypatch.setattr(sys, "argv", ["retrieval.main", flag])
     cli.run(main.main, main.manual)
-    told = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_help_is_one_screen_that_leads_to_the_rest(monkeypatch, capsys):
+    told = help_of(monkeypatch, capsys, "--help")
+    assert len(told.splitlines()) <= 45 and all(name in told for name in (*STAGES, "own", "--help=all", "fields"))
+
+
+def test_help_lists_all_of_it(monkeypatch, capsys):
+    told = help_of(monkeypatch, capsys, "--help=all")
     for name in (*STAGES, *LABELLED, *cli.described(), "--workdir", "--query"):
         assert name in told
     for form in (*SETS.values(), *LABELLED.values(), *QUESTIONS.values()):
         assert form.what in told and form.setting in told
+
+
+@pytest.mark.parametrize(
+    ("word", "has", "lacks"),
+    [
+        ("stages", "Stages:\n  adopt\n", "--config.FIELD"),
+        ("formats", "Formats: evaluation sets:", "Flags:"),
+        ("Grace", "--grace", "--workdir"),
+        ("nonesuch", "nothing about 'nonesuch'", ":\n"),
+    ],
+)
+def test_help_about_a_word(word, has, lacks, monkeypatch, capsys):
+    told = help_of(monkeypatch, capsys, f"--help={word}")
+    assert has in told and lacks not in told
 
 
 def test_the_reference_pages_are_what_the_code_declares():

@@ -90,10 +90,20 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 
 
-@pytest.mark.parametrize(("option", "value", "default"), [("other_positives", "mean", "mask"), ("margin", 2.0, "1.0")])
-def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default):
-    config = make_config(**{"train.loss": "two_way_nll", "data.negatives": 1, f"train.{option}": value})
-    message = rf"train\.{option}={value} is a part of .* loss is two_way_nll: set config\.train\.{option}={default}"
+@pytest.mark.parametrize(
+    ("loss", "option", "value", "owner", "default"),
+    [
+        ("two_way_nll", "other_positives", "mean", r"2 other losses", "mask"),
+        ("two_way_nll", "symmetric", True, r"config\.train\.loss=in_batch_softmax", "False"),
+        ("two_way_nll", "margin", 2.0, r"\d other losses", "1.0"),
+        ("quadruplet", "temperature", 0.05, r"\d+ other losses", "1.0"),  # of which no name would be a hint
+    ],
+)
+def test_an_option_that_the_loss_would_ignore_is_refused(loss, option, value, owner, default):
+    config = make_config(**{"train.loss": loss, "data.negatives": 1, f"train.{option}": value})
+    message = (
+        rf"train\.{option}={value} is a part of {owner}, and .* loss is {loss}: set config\.train\.{option}={default}"
+    )
     with pytest.raises(UserError, match=message):
         check_recipe(config)
 

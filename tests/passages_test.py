@@ -33,6 +33,17 @@ def test_only_short_paragraphs_are_joined():
     assert texts == ["A b. C d.", "E f g h a.", "B c."]
 
 
+def test_code_keeps_its_lines():
+    """Between what is written, as a passage of its own, and where one begins within it."""
+    code = "\n    a b(c):\n        d. E\n\n    f"
+    for limits, expected in (
+        ((20, 20, 1), [f"G h:{code}\nA b. C d."]),
+        ((20, 1, 1), ["G h:", code[1:], "A b. C d."]),
+        ((6, 6, 1), ["G h:", "    a b(c):\n        d.", "E\n\n    f\nA b.", "C d."]),
+    ):
+        assert cut(article(("", ["G h:", code, "A b. C d."])), *limits)[1] == expected
+
+
 def test_no_passage_crosses_a_heading():
     lead, texts, found = cut(article(("", ["A b."]), ("Two", ["C d."])), 20, 10, 1)
     assert texts == ["A b.", "C d."] and [p.in_lead for p in found] == [True, False]

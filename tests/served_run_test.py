@@ -5,16 +5,20 @@ import json
 import os
 import shutil
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
+from retrieval.data.sets.beir import RetrievalSet, write_folder
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.ranking import fused
+from retrieval.serving import about
 from retrieval.stages import serve
 
 NAMES = ("fox", "dog", "cat", "owl", "hen", "ox", "ant", "bee")
@@ -72,6 +76,40 @@ def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):
     assert not current.refresh() and "prepare" not in read
     os.utime(run.record("prepare"))
     assert not current.refresh() and "prepare" in read
+
+
+def test_the_page_is_told_what_is_searched_and_how_near_is_far(run):
+    run.config.sets.labelled = "asked.jsonl"
+    asked = {f"q{n}": text for n, text in enumerate(("who meets the fox?", "long " * 30, "who sleeps?"))}
+    write_folder(run.sets / "asked", RetrievalSet("asked", asked, [], {}))
+    own = OwnSearch(run, 10)
+    told = about.about(own)
+    assert (told["passages"], told["documents"], told["cosine"]) == (len(own.texts), 8, False)
+    assert {*told["examples"][:2]} == {asked["q0"], asked["q2"]} and told["examples"][2].startswith("The ")
+    assert told["far"].keys() == {"dense"}
+
+
+def test_far_is_below_the_best_hits_of_random_words():
+    queries = []
+
+    def search(several, k, systems):
+        queries.extend(several)
+        return [{"dense": [Hit("", "", "", place)]} for place in range(len(several))]
+
+    vocabulary = SimpleNamespace(tokens=["[CLS]", "##ing", "an", "2026", "\u0120owl", "fox"])
+    own = SimpleNamespace(model=SimpleNamespace(towers=SimpleNamespace(vocabulary=vocabulary)), search=search)
+    assert about._far(own)["dense"] == pytest.approx(0.95 * 31)
+    assert {len(query.split()) for query in queries} == {3} and set(" ".join(queries).split()) == {"owl", "fox"}
+    vocabulary.tokens = ["[CLS]"]
+    assert about._far(own) == {}
+
+
+def test_a_document_is_found_by_its_id_or_that_of_a_passage(run):
+    texts = OwnSearch(run, 10).texts
+    whole = texts.document("fox")
+    assert whole.id == "fox" and whole.title == "The fox" and texts.document("fox:1") == whole
+    assert [each.id for each in whole.passages] == [f"fox:{n}" for n in range(len(whole.passages))]
+    assert len(whole.passages) > 1 and texts.document("fox:99") is texts.document("no") is None
 
 
 def test_a_server_looks_through_no_loaded_module_for_garbage(run, monkeypatch, caplog):

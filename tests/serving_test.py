@@ -19,7 +19,9 @@ from support.served import Reranker, Towers
 
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
+from retrieval.api.document_texts import WholeDocument
 from retrieval.common.errors import UserError
+from retrieval.data.sets.candidate import Candidate
 from retrieval.serving import app, guard, server
 from retrieval.serving.batching import Batcher
 from retrieval.serving.engine import Engine
@@ -116,6 +118,19 @@ def test_a_reader_answers_in_the_first_hits():
     assert with_reader.get("/api/health").json()["answer"] is True
 
 
+def test_a_document_is_given_as_a_whole_and_what_is_searched_is_told():
+    passages = [Candidate(f"a/d:{n}", "Owls", text, "Life", url="/owls") for n, text in enumerate((NASTY, "two"))]
+    whole = WholeDocument("a/d", "Owls", "/owls", passages)
+    service = made(document={"a/d": whole, "a/d:1": whole}.get, about=lambda: {"examples": ["an owl"]})
+    parts = [{"id": each.id, "section": "Life", "text": each.text} for each in passages]
+    for id in ("a/d", "a%2Fd%3A1"):
+        given = client(service).get(f"/api/documents/{id}").json()
+        assert given == {"id": "a/d", "title": "Owls", "url": "/owls", "passages": parts}
+    unknown = client(service).get("/api/documents/no")
+    assert unknown.status_code == 404 and "no document and no passage has the id 'no'" in unknown.json()["error"]
+    assert client(service).get("/api/about").json() == {"name": "model", "examples": ["an owl"]}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
@@ -155,7 +170,8 @@ def test_the_description_has_every_address_with_an_example():
     asked = client(made(answer=answers, paragraphs=1, reranker=Reranker()))
     described = asked.get("/openapi.json").json()
     gets = {path for path, ways in described["paths"].items() if "get" in ways}
-    own = {"/openapi.json", "/metrics", "/api/search", "/api/answer", "/api/health", "/health", "/ping", "/ready"}
+    own = {f"/api/{name}" for name in ("about", "answer", "documents/{id}", "health", "search")}
+    own |= {"/openapi.json", "/metrics", "/health", "/ping", "/ready"}
     assert gets == own | {"/v1/models", "/v1/models/{name}", "/info"}
     posts = {path: ways["post"] for path, ways in described["paths"].items() if "post" in ways}
     assert posts.keys() > {"/", "/v1/embeddings", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/api/search"}

@@ -3,8 +3,9 @@
 import functools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -105,17 +106,42 @@ def read_passages(path: Path, vocabulary: Vocabulary, prepared: ConfigDict) -> I
         _log.warning("%s: %s", path, "; ".join(counts))
 
 
-def own_passages(run: Run, collection: Collection) -> RowTexts:
+class WholeDocument(NamedTuple):
+    """A document of a run, by its passages in order."""
+
+    id: str
+    title: str
+    url: str
+    passages: list[Candidate]
+
+
+class OwnPassages(RowTexts):
     """The passages that a run searches, each with the address of its document."""
-    prepared = run.owner("prepare").config
-    base, are_cut = run.config.documents.base_url or prepared.documents.base_url, run.prepares
 
-    def of(passage: Candidate) -> str:
-        # The id of a passage that `prepare` has cut has its number behind that of the document.
-        id = passage.id.rpartition(":")[0] if are_cut else passage.id
-        return addresses.of_document(base, passage.url, id, passage.title)
+    def __init__(self, paths: Sequence[Path], base: str, document_of: Callable[[str], str]):
+        """Args:
+          base: as `addresses.of_document` has it.
+          document_of: the id of a passage to that of its document, which is the same where nothing was cut.
 
-    return RowTexts(collection.files, of)
+        Raises:
+          UserError: a file is missing, or cannot be read.
+        """
+        super().__init__(paths, lambda of: addresses.of_document(base, of.url, document_of(of.id), of.title))
+        self._document_of = document_of
+
+    def document(self, id: str) -> WholeDocument | None:
+        """The document that has an id, or the one whose passage has it; None where there is none."""
+        is_cut, one = (own := self._document_of(id)) != id, self.find(id)
+        passages = (self.numbered(own) if is_cut else [one]) if one else self.numbered(id)
+        first = passages[0] if passages else None
+        return first and WholeDocument(self._document_of(first.id), first.title, first.url, passages)
+
+
+def own_passages(run: Run, collection: Collection) -> OwnPassages:
+    """The passages that a run searches."""
+    base = run.config.documents.base_url or run.owner("prepare").config.documents.base_url
+    # The id of a passage that `prepare` has cut has its number behind that of the document.
+    return OwnPassages(collection.files, base, (lambda id: id.rpartition(":")[0]) if run.prepares else str)
 
 
 def _is_there(path: Path) -> bool:

@@ -22,6 +22,7 @@ class OwnSearch:
     """Threads may search together.
 
     Attributes:
+      run: whose they are.
       texts: the passages, in the order of the rows of the indexes.
       model: the towers; None where the run has embedded nothing.
       words: what BM25 takes for words.
@@ -39,7 +40,7 @@ class OwnSearch:
             way = "prepare a config.corpus, set config.pairs.files, or config.base to a run with one"
             raise UserError(f"{run.display_path} has no passages to search, and evaluation sets are none: {way}")
         collection = open_collection(run, CORPUS)
-        self._depth, self.texts = depth, own_passages(run, collection)
+        self.run, self._depth, self.texts = run, depth, own_passages(run, collection)
         self.model = of_run(run) if collection.has_embeddings() else None
         if self.model:
             self.model.towers.check_embeddings(collection)

@@ -141,7 +141,9 @@ def _types(ids_BL: jax.Array, sep_id: int) -> jax.Array:
 def _converted(tower: TowerFunction) -> Any:
     """A model of ONNX, whose inputs are int64 as tokenizers give them."""
     onnx, to_onnx = _packages()
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of every inner value without a shape
+    # They warn of every inner value without a shape, and of each package that is not there whose layers they know.
+    for name in ("onnx_ir", "jax2onnx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     shapes = [jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, length"), "int32")] * len(INPUTS)
     device = AbstractDevice("cpu", None, "cpu")  # the form that a CPU computes fastest
     with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):

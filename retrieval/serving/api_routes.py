@@ -35,12 +35,16 @@ def operations(engine: Engine) -> tuple[Operation, ...]:
     hits, read = "the hits of each system", "the best answers, each with its passage"
     several = (one._replace(is_needed=False), queries, *options), ("query", "queries")
     status = "passages, systems, limits, when the index was opened"
+    id, whole = one._replace(name="id", what="its own, or that of a passage"), "a document, and its passages in order"
+    searched = "what is searched, queries to try, and the scores that queries of random words stay below"
     alive, ready = "whether the server answers at all", "whether requests are taken: 503 from SIGTERM on"
     return (
         Operation("GET", "/api/search", hits, _search, "Found", (one, *options)),
         Operation("POST", "/api/search", hits, _search, "FoundOrResults", *several, example=question),
         Operation("GET", "/api/answer", read, _answers, "Answered", answer),
         Operation("POST", "/api/answer", read, _answers, "Answered", answer, example=question),
+        Operation("GET", "/api/documents/{id:path}", whole, _document, "WholeDocument", (id,)),
+        Operation("GET", "/api/about", searched, _about, "About"),
         Operation("GET", "/api/health", status, _health, "Health"),
         *(Operation("GET", path, alive, _lives, "Status") for path in _ALIVE),
         *(Operation("GET", path, ready, _ready, "Status") for path in sorted(free() - {*_ALIVE})),
@@ -68,6 +72,18 @@ async def _answers(engine: Engine, values: Values) -> Any:
     if not service.answer:
         raise RefusedError(404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model")
     return await engine.slowly(lambda: answered(service, values["query"], values["k"], came))
+
+
+async def _document(engine: Engine, values: Values) -> Any:
+    document = await engine.slowly(lambda: engine.service.document(values["id"]))
+    if document is None:
+        raise RefusedError(404, f"no document and no passage has the id '{values['id']}': take one of a hit")
+    parts = [{name: getattr(each, name) for name in ("id", "section", "text")} for each in document.passages]
+    return document._asdict() | {"passages": parts}
+
+
+async def _about(engine: Engine, values: Values) -> Any:
+    return {"name": engine.name} | await engine.slowly(lambda: engine.service.about())
 
 
 async def _health(engine: Engine, values: Values) -> Any:

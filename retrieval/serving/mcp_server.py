@@ -16,6 +16,7 @@ from starlette.routing import Route
 from retrieval.api.answering import system_that_is_read
 from retrieval.common import libraries
 from retrieval.common.errors import UserError
+from retrieval.data.sets.beir import Candidate
 from retrieval.serving.batching import BusyError
 from retrieval.serving.engine import Engine
 from retrieval.serving.responses import RefusedError
@@ -69,12 +70,15 @@ def make_server(engine: Engine, begin: Callable[[], object] = lambda: None) -> "
         (hits,) = json.loads(answer)["systems"].values()
         return {"results": [{name: hit[name] for name in ("id", "title", "text", "score")} for hit in hits]}
 
-    @server.tool(description=f"The passage that has an id, as search gives it. {_DATA}")
+    @server.tool(description=f"The passage that has an id, as search gives it, or the document, as a whole. {_DATA}")
     async def get_document(id: Annotated[str, text]) -> dict[str, Any]:
         service = await loaded()
         passage = await engine.slowly(lambda: service.passage(id))
+        if passage is None and (document := await engine.slowly(lambda: service.document(id))):
+            texts = [each.text for each in document.passages]
+            passage = Candidate(id, document.title, "\n\n".join(texts), url=document.url)
         if passage is None:
-            raise ToolError(f"no passage has the id '{id}': take one that search gave")
+            raise ToolError(f"no passage and no document has the id '{id}': take one that search gave")
         return {name: getattr(passage, name) for name in ("id", "title", "section", "text", "url")}
 
     @server.tool(description="What is searched: the name of the collection, and how many passages it has.")

@@ -41,6 +41,8 @@ _FORMS = {
     "Found": {"query": str, "milliseconds": float, "systems": {"*": ["Hit"]}},
     "FoundOrResults": ("Found", {"results": ["Found"]}),
     "Answered": {"query": str, "milliseconds": float, "system": str, "answers": [_ANSWER]},
+    "WholeDocument": {"id": str, "title": str, "url": str, "passages": [dict.fromkeys(("id", "section", "text"), str)]},
+    "About": {"name": str, "passages": int, "documents": int, "examples": [str], "far": {"*": float}, "cosine": bool},
     "Health": {
         **{"status": str, "passages": int, "opened": float, "systems": {"*": str}, "prompts": [str]},
         **{"limits": get_type_hints(Limits), "encode": bool, "rerank": bool, "answer": bool},

@@ -1,6 +1,7 @@
 """What a server answers with: functions over one state of a run, the JSON of hits and answers, and the next state."""
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -8,13 +9,14 @@ from typing import Any, NamedTuple
 
 from retrieval.api.answering import Answer, Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
-from retrieval.api.document_texts import candidates
+from retrieval.api.document_texts import WholeDocument, candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.search.hit_texts import first_duplicates, marked
+from retrieval.serving import about
 from retrieval.serving.responses import written
 
 RERANKED = "reranked"
@@ -34,6 +36,8 @@ class Service:
       search: queries, hits of each list, systems and perhaps the name of a prompt to the lists of each query.
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
       passage: that has an id; None where none has.
+      document: that has an id, or of which a passage has it; None where there is none.
+      about: what the page says before anybody has asked, as `about.about` gives it; called once.
       model: embeds texts.
       reranker: scores a query with documents.
       answer: a question, hits and a number to the best answers in these, best first.
@@ -47,6 +51,8 @@ class Service:
     search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]]
     marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
     passage: Callable[[str], Candidate | None] = lambda id: None
+    document: Callable[[str], WholeDocument | None] = lambda id: None
+    about: Callable[[], dict[str, Any]] = lambda: {}
     model: Model | None = None
     reranker: PairScorer | None = None
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
@@ -75,6 +81,7 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
             yield from reranker.compile(min(RERANKED_DEPTH, len(own.texts)))
 
     parts: dict[str, Any] = {"passage": own.texts.find, "model": own.model, "reranker": reranker}
+    parts |= {"document": own.texts.document, "about": functools.cache(lambda: about.about(own))}
     if answerer:
         parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
     return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts, programs=programs())

@@ -17,7 +17,10 @@ class Link(NamedTuple):
 
 
 class Paragraph(NamedTuple):
-    """Plain text on one line, without markup, and its outgoing links in order."""
+    """Plain text on one line, without markup, and its outgoing links in order.
+
+    Code begins with a line feed and has lines, each with four blanks before it.
+    """
 
     text: str
     links: tuple[Link, ...] = ()

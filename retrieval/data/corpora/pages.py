@@ -149,7 +149,7 @@ class _Page:
         self._meta: dict[str, str] = {}
         self._main, self._depth = "", 0  # the element that is the page's <main>, and how many of its name are open
         self._hidden = 0  # how many tags that hide what follows are open
-        self._in_title = False
+        self._in_title = self._in_code = False
         self._begin_block(0)
 
     def _begin_block(self, level: int) -> None:
@@ -196,6 +196,7 @@ class _Page:
             self.add(" ")
         elif name in _ENDS_PARAGRAPH:
             self.end_block(0 if tag.ends else _HEADINGS.get(name, 0))
+            self._in_code = not tag.ends if name == "pre" else self._in_code
         elif name == "a":
             self._end_link()
             address = tag.attribute("href").strip()
@@ -203,12 +204,16 @@ class _Page:
                 self._anchor = (address, self._length, len(self._texts))
 
     def add(self, html: str) -> None:
-        """Adds what stands between tags, with one blank for white space."""
-        text = re.sub(r"\s+", " ", foreign_text.unescape(html))
+        """Adds what stands between tags, with one blank for white space; code keeps its lines (`Paragraph`)."""
+        text = foreign_text.unescape(html)
+        if self._in_code:
+            text = (text if self._texts else "\n" + text.lstrip("\r\n")).replace("\r", "").replace("\n", "\n    ")
+        else:
+            text = re.sub(r"\s+", " ", text)
         if self._in_title and not self._hidden:
             self._title.append(text)
         elif not self._hidden:
-            if not self._texts or self._texts[-1].endswith(" "):
+            if not self._in_code and (not self._texts or self._texts[-1].endswith(" ")):
                 text = text.removeprefix(" ")
             self._texts += [text] if text else []
             self._length += len(text)

@@ -62,7 +62,7 @@ class Limits(NamedTuple):
 
 class _Sentence(NamedTuple):
     section: str
-    text: str  # with the white space behind it
+    text: str  # with the white space before it
     ids: tuple[int, ...]
     links: tuple[Link, ...]
     ends_paragraph: bool
@@ -110,11 +110,15 @@ def _sentences(
             from_, to = (bisect.bisect_left(paragraph.links, at, key=_START) for at in (start, end))
             links = paragraph.links[from_:to]
             last = i + 1 == len(spans) or spans[i + 1][0] is not paragraph
-            # Where nothing stands between sentences, as in Japanese, nothing is put there.
-            space = "" if not last and spans[i + 1][1] == end else " "
+            before, _, after = spans[i - 1] if i else (None, 0, 0)
+            space = paragraph.text[after if before is paragraph else 0 : start]
+            if not paragraph.text.startswith("\n"):  # of code all white space counts
+                # Where nothing stands between sentences, as in Japanese, nothing is put there.
+                is_behind_code = before and before.text.startswith("\n")
+                space = "" if before is paragraph and not space else "\n" if is_behind_code else " "
             counts.update({SENTENCES: 1, TOKENS: len(ids), LONG_SENTENCES: int(len(ids) > longest)})
             counts[CUT_OFF] += max(0, len(ids) - longest)
-            yield _Sentence(section.heading, paragraph.text[start:end] + space, tuple(ids[:longest]), links, last)
+            yield _Sentence(section.heading, space + paragraph.text[start:end], tuple(ids[:longest]), links, last)
 
 
 def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sentence]]:
@@ -134,7 +138,7 @@ def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sent
 
 def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
     targets = dict.fromkeys(link.target for sentence in group for link in sentence.links)
-    text = "".join(sentence.text for sentence in group).removesuffix(" ")
+    text = "".join(sentence.text for sentence in group).removeprefix(" ").lstrip("\n")
     return Passage(id, group[0].section, text, _join(group), in_lead, tuple(targets))
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import mmap
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -59,14 +59,24 @@ class RowTexts(Sequence[Candidate]):
         return candidate if url == candidate.url else dataclasses.replace(candidate, url=url)
 
     def find(self, id: str) -> Candidate | None:
-        """The text that has an id; None where none has. The files are looked through: no list of ids is kept."""
+        """The text that has an id; None where none has."""
+        return next((self[row] for row in self._rows(id, '"')), None)
+
+    def numbered(self, id: str) -> list[Candidate]:
+        """The texts with the ids `ID:NUMBER`, in the order of these numbers."""
+        begin = f"{id}:"
+        texts = [text for row in self._rows(begin) if (text := self[row]).id.removeprefix(begin).isdecimal()]
+        return sorted(texts, key=lambda text: int(text.id.removeprefix(begin)))
+
+    def _rows(self, begin: str, behind: str = "") -> Iterator[int]:
+        """The rows whose id begins so, as JSON has it. The files are looked through: no list of ids is kept."""
+        ids = dict.fromkeys(json.dumps(begin, ensure_ascii=is_ascii)[:-1] for is_ascii in (False, True))
         for first, (_, data, ends) in zip(self._starts, self._files):
-            for pattern in dict.fromkeys(json.dumps(id, ensure_ascii=is_ascii).encode() for is_ascii in (False, True)):
+            for pattern in (f'"_id": {id}{behind}'.encode() for id in ids):
                 for start in range(0, len(data), _CHUNK):  # other threads go on between two of them
-                    place = data.find(b'"_id": ' + pattern, start, start + _CHUNK + len(pattern) + 8)
-                    if place >= 0:
-                        return self[first + int(np.searchsorted(ends, place, side="right")) - 1]
-        return None
+                    place, stop = start - 1, start + _CHUNK + len(pattern) - 1
+                    while (place := data.find(pattern, place + 1, stop)) >= 0:
+                        yield first + int(np.searchsorted(ends, place, side="right")) - 1
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | bytes, np.ndarray]:
