@@ -1,7 +1,7 @@
 # The program with the versions that are tested, each with its hash, and without root:
 #   docker build --tag=retrieval .                                                      trains, on TPUs and on gs://
 #   docker build --tag=retrieval-serve --target=serve --build-arg=EXTRAS=serve,gs .     serves, without TensorFlow
-# --build-arg=PYTHON=python:3.11-slim-bookworm@sha256:... fixes the base image too.
+# --build-arg=PYTHON=python:3.11-slim-bookworm@sha256:... fixes the base image too (docs/guides/launch.md finds its digest).
 ARG PYTHON=python:3.11-slim-bookworm
 FROM $PYTHON AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -16,6 +16,8 @@ RUN wheel=$(echo /wheels/*.whl) && hash=$(sha256sum "$wheel" | cut -d ' ' -f 1) 
     "retrieval-jax[$EXTRAS] @ file://$wheel#sha256=$hash"
 
 FROM $PYTHON AS program
+ARG PYTHON
+LABEL org.opencontainers.image.base.name=$PYTHON
 RUN useradd --uid=10001 --create-home app
 COPY --from=build /venv /venv
 USER 10001

@@ -29,7 +29,8 @@ launch/tpu_vm.sh ACTION --name=NAME [options] [-- arguments of retrieval.main]
   --service-account=S   of the slice, if not the project's default one (create, up)
   --retries=N           how often a run is started again (10)
   --detach              `run` and `up` end when the run has started; the slice goes on, and after `up` deletes itself
-  --keep                `up` leaves the slice as it is, however the run ends
+  --idle=MINUTES        after `up` has copied the code, the slice deletes itself when no run has gone on for so long (60)
+  --keep                `up` leaves the slice as it is, however the run ends, and however long it is idle
   --dry-run             only print the commands
 
 POLL_SECONDS (15) in the environment is the time between two looks at a state.
@@ -39,7 +40,7 @@ END
 actions="check stage create copy install fetch run attach up status delete"
 declare -A options=(
   [name]='' [project]='' [zone]='' [type]='' [runtime]='' [spot]=no [timeout]=14400 [retries]=10
-  [service-account]='' [detach]=no [keep]=no [dry-run]=no
+  [service-account]='' [idle]=60 [detach]=no [keep]=no [dry-run]=no
 )
 restart_code=75 # EX_TEMPFAIL: retrieval.main saved what it had, because its machine is going away
 error_code=2    # wrong arguments: starting again would not help
@@ -134,8 +135,12 @@ copy() {
     ! -name .venv ! -name run -exec rm -rf {} + && tar -xzf retrieval.tar.gz -C retrieval"
 }
 
+# install_all [COMMAND]: that the first host runs when no run has gone on for --idle.
 install_all() {
-  on_all_hosts "$(worker install)"
+  local command_line
+  command_line=$(worker install)
+  [ -z "${1:-}" ] || command_line="$(worker watch $((options[idle] * 60)) "$1") && $command_line"
+  on_all_hosts "$command_line"
 }
 
 stage() {
@@ -194,7 +199,7 @@ up() {
   for ((restarts = 0; ; restarts++)); do
     code=0
     create
-    { copy && install_all && fetch && run "$end"; } || code=$?
+    { copy && install_all "$end" && fetch && run "$end"; } || code=$?
     [ "$code" -ne 0 ] || break
     say "${options[name]}: exit code $code"
     should_restart "$code" || break
@@ -274,6 +279,7 @@ require name
 check_name name
 check_number timeout 0
 check_number retries 0
+check_number idle 1
 case $action in check | create | up) require type && runtime=${options[runtime]:-$(usual_runtime "${options[type]}")} ;; esac
 case $action in
   run | up) ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Called by tpu_vm.sh and gke.sh on every host with accelerators, in the copy of the repository there:
 #   worker.sh install              .venv with what requirements.lock pins, jax[tpu] of the version pinned there, and gcsfs
+#   worker.sh watch SECONDS END    in the background on the first host: the command END when no run has gone on for so long
 #   worker.sh fetch SOURCE TARGET ...   copies data of a bucket to this host
 #   worker.sh start ID RETRIES END ARGUMENTS   retrieval.main in the background, its output in run/log; again after exit
 #                                  code 75, at most RETRIES times. The first host then runs the command END, if it is not ''
@@ -27,7 +28,29 @@ add_python() {
   sudo apt-get -o DPkg::Lock::Timeout=600 --quiet --yes install python3.11 python3.11-venv
 }
 
+# Whoever made the slice may be gone, and so may the shell that was to end it.
+watch() {
+  is_first || return 0
+  mkdir -p run
+  exec 8>> run/watched # until the background process ends; gcloud repeats its command when a connection breaks
+  flock --nonblock 8 || return 0
+  setsid launch/worker.sh end_when_idle "$@" < /dev/null > /dev/null 2>&1 &
+  echo $! > run/watched
+}
+
+end_when_idle() {
+  local seconds=$1 end=$2 since=$SECONDS
+  while [ $((SECONDS - since)) -lt "$seconds" ]; do
+    sleep "${PAUSE_SECONDS:-30}"
+    flock --nonblock run/lock true || since=$SECONDS
+  done
+  $end
+}
+
 fetch() {
+  mkdir -p run
+  exec 9> run/lock
+  flock --shared --nonblock 9 || true # not idle meanwhile
   while [ $# -gt 0 ]; do
     mkdir -p "$(dirname "$2")"
     gcloud storage cp --recursive --quiet "$1" "$(dirname "$2")/"
@@ -43,7 +66,7 @@ start() {
   [ -x .venv/bin/python ] || refuse "there is no .venv on this host; 'install' makes it"
   mkdir -p run
   exec 9> run/lock
-  flock --nonblock 9 || refuse "a run is going on on this host; 'attach' follows it, 'delete' ends it with the machine"
+  flock --timeout 5 9 || refuse "a run is going on on this host; 'attach' follows it, 'delete' ends it with the machine"
   rm -f run/code
   echo "$id" > run/id
   export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 # environment.sh says why
@@ -92,6 +115,6 @@ refuse() {
 }
 
 case ${1:-} in
-  install | fetch | start | supervise | follow) "$@" ;;
-  *) refuse "unknown action '${1:-}'; known: install, fetch, start, follow" ;;
+  install | watch | end_when_idle | fetch | start | supervise | follow) "$@" ;;
+  *) refuse "unknown action '${1:-}'; known: install, watch, fetch, start, follow" ;;
 esac

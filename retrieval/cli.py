@@ -7,8 +7,10 @@ the one that a work directory keeps.
 import ast
 import contextlib
 import errno
+import logging
 import re
 import runpy
+import shlex
 import signal
 import sys
 import traceback
@@ -26,6 +28,8 @@ from retrieval.common.errors import UserError, listed, near
 from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
 from retrieval.config import experiment, fields, tree
 
+_log = logging.getLogger(__name__)
+
 CONFIG = flags.DEFINE_string("config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder to write to and resume from: PATH or gs://BUCKET/PATH.")
 _SCRATCH = flags.DEFINE_string("scratch", None, "Local folder of a --workdir on a store, if not below TMPDIR.")
@@ -34,7 +38,6 @@ FOLDER = Path(configs.__path__[0])
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 _HELP = re.compile(r"--?(?:help|h)(?:=(.*))?")
 _FLAG = re.compile(r"--?(?:no)?([a-z][\w.-]*)")
-_ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")  # flags that have one value
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 # What `parse_flags` has made of --config and its fields.
@@ -203,18 +206,27 @@ def our_flags() -> list[flags.Flag]:
     return [flag for name, of_module in of_modules if "retrieval" in name for flag in of_module]
 
 
-def run(main: Callable[[Sequence[str]], Any], manual: Callable[[str], str] | None = None, computes: bool = False):
+def run(
+    main: Callable[[Sequence[str]], Any],
+    manual: Callable[[str], str] | None = None,
+    computes: bool = False,
+    written_out: Callable[[Sequence[str]], list[str]] = list,
+) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
       manual: what --help=WORD says, where that is more than the flags; without a word one screen.
       computes: whether it is to have large pages of memory.
+      written_out: the flags that its words stand for.
     """
 
     def parse(argv: list[str]) -> list[str]:
-        rest = parse_flags(argv)
+        whole = [argv[0], *written_out(argv[1:])]
+        rest = parse_flags(whole)
         if computes:  # after an error in the flags
             devices.restart_with_large_pages()
+        if whole != argv:
+            _log.info("this is: python -m retrieval.main %s", shlex.join(whole[1:]))
         return rest
 
     topics = [match[1] or "" for word in sys.argv[1:] if (match := _HELP.fullmatch(word))]
@@ -267,11 +279,9 @@ def _refuse_twice(argv: Sequence[str]) -> None:
     """The flag library would take the last of two and say nothing."""
     firsts: dict[str, str] = {}
     for flag in filter(None, map(_FLAG.match, argv)):
-        name, word = flag[1], flag.string
-        if name in firsts:
-            raise UserError(f"--{name} is there twice, {firsts[name]} and {word}: leave one out")
-        if name in _ONCE or name.startswith("config."):
-            firsts[name] = word
+        if flag[1] in firsts:
+            raise UserError(f"--{flag[1]} is there twice, {firsts[flag[1]]} and {flag.string}: leave one out")
+        firsts[flag[1]] = flag.string
 
 
 def _parse(argv: Sequence[str]) -> list[str]:

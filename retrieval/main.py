@@ -1,16 +1,20 @@
 """A run: the stages that a config lists, in one work directory.
 
     python -m retrieval.main --config=configs/ict_bfs_wlp.py:local --workdir=runs/quickstart
-    python -m retrieval.main search --workdir=runs/quickstart --query='how do I read a zip archive'
-    python -m retrieval.main serve --workdir=runs/quickstart
+    python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
 
-A published model over your own documents, hard negatives for your pairs by any embedder, finished runs side by side:
+A published model over your own documents, in runs/own. A RUN that is left out is the newest one that can be searched:
 
-    retrieval --config=own:hf:NAME --workdir=runs/own --config.corpus=DATA/docs
+    retrieval own DATA/docs --model=hf:NAME --labels=DATA/pairs.jsonl
+    retrieval search 'how do I reset my password' RUN
+    retrieval serve RUN
+
+Hard negatives for your pairs by any embedder, finished runs side by side:
+
     retrieval --config=mine:hf:NAME --workdir=runs/mined --config.pairs.files=DATA/pairs.jsonl
     retrieval compare runs/one runs/two
 
-A word before the flags is a stage: `search` is --stage=search, and `evaluate report` is --stage=evaluate,report.
+Other words before the flags are stages: `evaluate report` is --stage=evaluate,report.
 `inspect` looks at the passages and the labelled queries of a run for what may be wrong with them.
 Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it. A run that
@@ -18,7 +22,6 @@ was cut off goes on with the same command. --help=stages lists the stages, and s
 and flags. --help=all lists everything, --help=WORD what has the word.
 """
 
-import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +31,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import LOCK, __version__, cli
+from retrieval import LOCK, __version__, cli, verbs
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, hosts, signals
 from retrieval.common.runtime.store import is_url
@@ -120,11 +123,10 @@ def manual(word: str = "") -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is the module of this name. Other words are stages.
+    `retrieval compare` is the module of this name. Other words are those of `verbs`, or stages.
     """
     sys.path.insert(0, "")
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
-    if words[:1] == ["compare"]:
+    if sys.argv[1:2] == ["compare"]:
         from retrieval import compare
 
         del sys.argv[1]
@@ -136,8 +138,7 @@ def program() -> None:
     elif sys.argv[1:] == ["--version"]:
         print(f"retrieval {__version__}")
     else:
-        sys.argv[1 : 1 + len(words)] = [f"--stage={','.join(words)}"] if words else []
-        cli.run(main, manual, computes=True)
+        cli.run(main, manual, computes=True, written_out=verbs.written_out)
 
 
 if __name__ == "__main__":

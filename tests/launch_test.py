@@ -5,12 +5,14 @@ No cloud is reached. The stand-ins for gcloud, xpk and Slurm note their argument
 by a real shell there.
 """
 
+import fcntl
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -203,13 +205,43 @@ def test_a_slice_starts_its_run_again_and_deletes_itself(work, codes, number, en
     work.environment["PAUSE_SECONDS"] = "0.1"
     done = work.run("tpu_vm.sh", "up", "--detach", *UP)
     assert "the slice deletes itself" in done.stderr and "attach" in done.stderr
-    work.wait_for("curl")
+    run = work.root / "hosts/host0/retrieval/run"
+    while not (run / "code").exists() or len(work.calls("curl")) < 2:  # the first was for the watch
+        time.sleep(0.01)
     assert len(work.calls("main")) == len(codes)
-    assert (work.root / "hosts/host0/retrieval/run/code").read_text() == f"{codes[-1]}\n"
+    assert (run / "code").read_text() == f"{codes[-1]}\n"
     if ends:
+        os.kill(int((run / "watched").read_text()), signal.SIGKILL)
         work.wait_for("queued-resources delete")
         tail = ["run-1", "--force", "--quiet", "--async", "--project=p", "--zone=z"]
         assert work.argv("queued-resources delete")[0][-6:] == tail
+
+
+@pytest.mark.parametrize("options, seconds", [([], 3600), (["--idle=5"], 300), (["--keep"], None)])
+def test_a_slice_is_told_to_delete_itself_when_it_is_idle(work, options, seconds):
+    active(work)
+    work.run("tpu_vm.sh", "up", *options, *UP)
+    [install] = [word for argv in work.argv("ssh prepare") for word in argv if "worker.sh install" in word]
+    assert ("worker.sh watch" in install) == bool(seconds)
+    assert not seconds or f"worker.sh watch {seconds} gcloud\\ compute\\ tpus\\ queued-resources\\ delete" in install
+
+
+def test_a_slice_deletes_itself_once_nothing_has_run_for_long(work):
+    """Also where the shell that was to delete it after the run has been killed."""
+    prepare(work, 1)
+    work.answer("curl", {"out": "0"})
+    work.environment["PAUSE_SECONDS"] = "0.1"
+    watch = "cd retrieval && launch/worker.sh watch 2 'gcloud compute tpus queued-resources delete run-1'"
+    host = work.root / "hosts/host0"
+    (host / "retrieval/run").mkdir()
+    with open(host / "retrieval/run/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a run holds it
+        assert [work.run_on(host, watch) for _ in range(2)] == [0, 0]
+        time.sleep(3)
+        assert not work.calls("queued-resources delete")
+    work.wait_for("queued-resources delete")
+    time.sleep(0.5)
+    assert len(work.calls("queued-resources delete")) == 1
 
 
 def test_an_interrupted_run_is_kept(work):

@@ -3,18 +3,21 @@
 import dataclasses
 import functools
 import json
+import os
+import shlex
 import sys
 
 import pytest
-from absl import flags
+from absl import app, flags
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 from support.command_flags import forget_flags
 
 from configs import dpr
-from retrieval import cli, main
+from retrieval import cli, main, verbs
+from retrieval.common import terminal
 from retrieval.common.errors import UserError
-from retrieval.common.runtime import ending, signals
+from retrieval.common.runtime import devices, ending, signals
 from retrieval.runs.pipeline import overrides, preflight, protected, records, runner
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Protected, Read, Stage, in_order
@@ -54,14 +57,61 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
         parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
 
 
-@pytest.mark.parametrize(("words", "stages"), [(["evaluate", "report"], ["evaluate", "report"]), ([], None)])
-def test_words_before_the_flags_are_stages(words, stages, monkeypatch):
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("evaluate report --workdir=run", "--stage=evaluate,report --workdir=run"),
+        ("--workdir=run", "--workdir=run"),
+        ("own docs", "--config=own --workdir=runs/own --config.corpus=docs"),
+        (
+            "own docs --model hf:a/b --workdir=x --labels=f.jsonl --config.seed=1",
+            "--config=own:hf:a/b --workdir=x --config.sets.labelled=f.jsonl --config.seed=1 --config.corpus=docs",
+        ),
+        ("search query runs/old --json", "--stage=search --json --query=query --workdir=runs/old"),
+        ("search 'zip archive'", "--stage=search --query='zip archive' --workdir=runs/new"),
+        ("search --queries q.txt", "--stage=search --queries=q.txt --workdir=runs/new"),
+        ("search --workdir runs/old --query=x", "--stage=search --workdir=runs/old --query=x"),
+        ("serve", "--stage=serve --workdir=runs/new"),
+        ("serve gs://b/run", "--stage=serve --workdir=gs://b/run"),
+        ("serve runs/typo", "runs/typo: no run is there"),
+        ("search reset password", "password: no run is there; .* quotes around several words"),
+        ("search how do i", "unexpected argument 'i': write retrieval search WORDS RUN, with quotes"),
+        ("own", "DOCS is missing: retrieval own DOCS"),
+    ],
+)
+def test_words_stand_for_flags(typed, meant, tmp_path, monkeypatch):
+    """A verb's, or stages; a run that is left out is the newest with an index of its corpus."""
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("no_index", "new", "old")):
+        folder = tmp_path / "runs" / name / ("index" if age else "") / ("corpus" if age else "")
+        folder.mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").touch()
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    if meant.startswith("--"):
+        assert verbs.written_out(shlex.split(typed)) == shlex.split(meant)
+    else:
+        with pytest.raises(UserError, match=meant):
+            verbs.written_out(shlex.split(typed))
+
+
+def test_without_a_run_the_way_to_one_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no run below runs/ has an index: make one with `retrieval own DOCS`"):
+        verbs.written_out(["serve"])
+
+
+def test_the_program_takes_words_and_tells_what_they_stand_for(monkeypatch, caplog):
     seen = []
-    monkeypatch.setattr(cli, "run", lambda *_, **__: seen.append(parse(*sys.argv[1:])))
-    monkeypatch.setattr(sys, "argv", ["retrieval", *words, "--workdir=run"])
+    monkeypatch.setattr(sys, "argv", ["retrieval", "evaluate", "report", "--workdir=my run"])
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(devices, "restart_with_large_pages", lambda: None)
+    monkeypatch.setattr(app, "run", lambda main, flags_parser: seen.append(flags_parser(sys.argv)))
+    monkeypatch.setattr(terminal, "set_up_logging", lambda: caplog.set_level("INFO", logger="retrieval"))
+    monkeypatch.setattr(ending, "heed_signals", lambda: None)
+    forget_flags()
     main.program()
-    assert seen == [["main"]] and flags.FLAGS.stage == stages and flags.FLAGS.workdir == "run"
+    assert seen == [["retrieval"]] and flags.FLAGS.stage == ["evaluate", "report"] and flags.FLAGS.workdir == "my run"
+    assert "this is: python -m retrieval.main --stage=evaluate,report '--workdir=my run'" in caplog.text
 
 
 def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
 from retrieval import cli, main
+from retrieval.config import tree
 from retrieval.configs import published
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
@@ -70,6 +71,27 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     assert answers == (("a",) if name == "dpr" else ())
     assert query in ("q", "q?", "a question") and counts == Counts(1, 1, counts.left_out)
     assert (len(positives), len(negatives)) == (1, 0 if lone else 1)
+
+
+def test_fields_and_extras_that_pages_name_are_there():
+    """Fields of a group, such as `train.steps`, in commands or as code. Results may be of older programs."""
+    fields, others = tree.declared(), {"answer.text", "model.prompts", "model.answer"}  # the latter of Python
+    groups = {name[: dot.start()] for name in fields for dot in re.finditer(r"\.", name)}
+    extras = set(re.findall(r'^ {8}"(\w+)": \[', (REPOSITORY / "setup.py").read_text(), flags=re.M))
+    for page in DOCUMENTS:
+        if page.name in ("CHANGELOG.md", "extending.md") or page.parent.name == "results":
+            continue
+        text = page.read_text(encoding="utf-8")
+        named = re.findall(
+            r"--(?:no)?config\.(\w+(?:\.\w+)+)(?![\w.-])|`(?:config\.)?(\w+(?:\.\w+)+)(?:=[^`]*)?`", text
+        )
+        named = {one or other for one, other in named if (one or other).partition(".")[0] in groups}
+        files = {name for name in named if name.endswith((".json", ".jsonl", ".onnx", ".onnx_data", ".safetensors"))}
+        assert named - files <= {*fields, *groups, *others}, page
+        assert {extra for several in re.findall(r"\.\[([\w,]+)\]", text) for extra in several.split(",")} <= extras, (
+            page
+        )
+    assert len(extras) > 10 and "train" in groups
 
 
 def commands():

@@ -42,6 +42,9 @@ def test_files_that_are_named_are_there():
         roots = (REPOSITORY, REPOSITORY / "retrieval")
         missing = {name for name in named if not any((root / name).exists() for root in roots)}
         assert missing <= {"configs/NAME.py"}, path
+    folders = re.findall(r"^\| `(\w+)/` \|", (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)
+    there = {path.parent.name for path in (REPOSITORY / "retrieval").glob("*/__init__.py")}
+    assert {*folders} == there | {"configs"}
 
 
 def names_in(path):

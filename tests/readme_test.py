@@ -15,7 +15,7 @@ from support.command_flags import forget_flags
 from support.tiny import CHEAP, as_flags
 
 import retrieval
-from retrieval import cli, main
+from retrieval import cli, main, verbs
 from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
@@ -23,7 +23,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
 QUICKSTART = "./launch/quickstart.sh"
-PROGRAM = "python -m retrieval.main "
+PROGRAM, VERB = "python -m retrieval.main ", "retrieval "
 
 TOY = {"corpus": "DATA/pages-articles.xml.bz2", "sets.pydocs": False, "sets.reqa": "DATA/dev-v1.1.json.gz"}
 SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
@@ -41,14 +41,17 @@ SIZES = {
 
 
 def arguments_of(line):
-    """What a line gives to the program; that of the quickstart stands in the script."""
+    """What a line gives to the program; that of the quickstart stands in the script. The model of the hub is MODEL."""
+    if line.startswith(VERB):
+        words = shlex.split(line.replace("hf:sentence-transformers/all-MiniLM-L6-v2", "MODEL"))[1:]
+        return verbs.written_out([*words, *(["--workdir=runs/own"] if words[0] != "own" else [])])
     if line == QUICKSTART:
         (line,) = re.findall(rf"{PROGRAM}.*$", (REPOSITORY / QUICKSTART).read_text(), re.MULTILINE)
         line = line.replace(' "$@"', "")
     return shlex.split(line.partition(PROGRAM)[2].replace("=/shared/", "=shared/"))
 
 
-COMMANDS = [arguments_of(line) for line in LINES if PROGRAM in line or line == QUICKSTART]
+COMMANDS = [arguments_of(line) for line in LINES if PROGRAM in line or line.startswith((VERB, QUICKSTART))]
 
 
 def flag(arguments, name):
@@ -72,11 +75,12 @@ def home(tmp_path_factory):
     """A folder with `DATA` and `MODEL`, for the commands."""
     home = tmp_path_factory.mktemp("home")
     (home / "configs").symlink_to(REPOSITORY / "configs")
-    (home / "DATA" / "docs").mkdir(parents=True)
+    (home / "docs").mkdir()
+    (home / "DATA").mkdir()
     data = toy_corpus.write_inputs(home / "DATA")
     (data / "pages-articles.xml.bz2").write_bytes(bz2.compress((data / "dump.xml").read_bytes()))
     (data / "dev-v1.1.json.gz").write_bytes(gzip.compress((data / "squad.json").read_bytes()))
-    write_pages(data / "docs")
+    write_pages(home / "docs")
     animals = [toy_corpus.title(number).lower() for number in range(60)]
     pairs = [{"query": name, "positives": [f"the {name} lives"], "negatives": ["the grass"]} for name in animals]
     for name in ("pairs", "test"):
@@ -152,7 +156,8 @@ def test_the_command_of_a_pod_is_read(home, monkeypatch):
 
 def test_every_line_is_a_run_or_a_setup_command():
     versions = dict(re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE))
-    others = [line.split("#")[0].strip() for line in LINES if PROGRAM not in line and line != QUICKSTART]
+    others = [line.split("#")[0].strip() for line in LINES if PROGRAM not in line]
+    others = [line for line in others if not line.startswith((VERB, QUICKSTART))]
     setup = ["source launch/environment.sh && source .venv/bin/activate"]
     assert others == ["pip install '.[serve]'", "./launch/test.sh", *setup]
     # Outside of the block, which people run as a whole.

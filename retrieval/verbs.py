@@ -1,0 +1,100 @@
+"""Short commands, for what is typed most: a word, what it is about, and any flags of `retrieval.main` behind that.
+
+    retrieval own DOCS --model=MODEL --labels=FILE
+    retrieval search 'WORDS' RUN
+    retrieval serve RUN
+
+Each stands for flags, which the log shows. A RUN that is left out is the newest one below runs/ whose documents are
+indexed.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+
+from retrieval.common.errors import UserError
+from retrieval.common.runtime import artefacts
+from retrieval.common.runtime.store import is_url
+
+_RUN = "RUN"
+
+
+class Verb(NamedTuple):
+    """What a word stands for.
+
+    Attributes:
+      sets: flags and their values, unless the command line has the flag.
+      takes: the words behind it, in their order, and the flag that each is the value of.
+      options: flags of its own, and the beginning of the flag that each stands for.
+    """
+
+    sets: Mapping[str, str]
+    takes: Mapping[str, str]
+    options: Mapping[str, str] = {}
+
+
+VERBS = {
+    "own": Verb(
+        {"config": "own", "workdir": "runs/own"},
+        {"DOCS": "config.corpus"},
+        {"model": "config=own:", "labels": "config.sets.labelled="},
+    ),
+    "search": Verb({"stage": "search"}, {"WORDS": "query", _RUN: "workdir"}),
+    "serve": Verb({"stage": "serve"}, {_RUN: "workdir"}),
+}
+
+
+def written_out(argv: Sequence[str]) -> list[str]:
+    """The flags that a command line stands for: those of a verb; else words before the flags are stages.
+
+    Args:
+      argv: without the name of the program.
+
+    Raises:
+      UserError: a verb lacks what it takes, or has more than that.
+    """
+    verb = VERBS.get(argv[0]) if argv else None
+    if not verb:
+        stages = list(itertools.takewhile(lambda word: not word.startswith("-"), argv))
+        return [*([f"--stage={','.join(stages)}"] if stages else []), *argv[len(stages) :]]
+    words, rest = _divided(argv[1:], verb.options)
+    given = {word.lstrip("-").partition("=")[0] for word in rest}
+    given |= {"query"} if "queries" in given else set()
+    wanted = {name: flag for name, flag in verb.takes.items() if flag not in given}
+    if len(words) > len(wanted):
+        usage = f"retrieval {' '.join([argv[0], *wanted])}"
+        raise UserError(f"unexpected argument '{words[len(wanted)]}': write {usage}, with quotes around several words")
+    values = [*words, *(_left_out(argv[0], name) for name in [*wanted][len(words) :])]
+    for (name, flag), value in zip(wanted.items(), values):
+        if name == _RUN and not is_url(value) and not (Path(value) / artefacts.CONFIG).is_file():
+            raise UserError(f"{value}: no run is there; name its work directory, and put quotes around several words")
+        rest.append(f"--{flag}={value}")
+    return [*(f"--{flag}={value}" for flag, value in verb.sets.items() if flag not in given), *rest]
+
+
+def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The words of a verb, and its flags, with those written out that are its own."""
+    words, rest, unread = [], [], iter(argv)
+    for word in unread:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            words.append(word)
+            continue
+        if not equals and (name in options or (name in flags.FLAGS and not flags.FLAGS[name].boolean)):
+            value = next(unread, "")
+            word = f"--{name}={value}"
+        rest.append(f"--{options[name]}{value}" if name in options else word)
+    return words, rest
+
+
+def _left_out(verb: str, name: str) -> str:
+    """The value of a word that is not there."""
+    if name != _RUN:
+        raise UserError(f"{name} is missing: retrieval {verb} {' '.join(VERBS[verb].takes)}")
+    indexed = sorted(Path("runs").glob("*/index/corpus"), key=lambda folder: folder.stat().st_mtime)
+    if not indexed:
+        raise UserError("no run below runs/ has an index: make one with `retrieval own DOCS`, or name a RUN")
+    return str(indexed[-1].parents[1])
