@@ -5,6 +5,9 @@ source "$(dirname "$0")/environment.sh"
 .venv/bin/ruff format --check --quiet .
 .venv/bin/ruff check --quiet .
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock -r launch/serve.lock
-.venv/bin/pyright
+.venv/bin/pyright & # on one core, beside the tests
+types=$! code=0
 # A file's tests stay together: they share what is dear to make.
-exec .venv/bin/python -m pytest --numprocesses=3 --dist=loadfile "$@"
+.venv/bin/python -m pytest --numprocesses=3 --dist=loadfile "$@" || code=$?
+wait "$types" || { code=$? && echo "pyright found errors, above"; }
+exit "$code"

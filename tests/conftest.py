@@ -51,6 +51,13 @@ _EIGHT_DEVICES = frozenset(
 )
 
 
+# Tests of these start copies of a process, whose imports take seconds: one worker has them all, and makes it once.
+_OF_COPIES = ("faults", "manual", "plugins", "prepare", "registry", "serving")
+# They come first, then the longest of the others: else one of them would be at work alone in the end.
+_FIRST = [*_OF_COPIES, *"tasks readme source_runs splade_run lora_run imports refresh embedding end_to_end".split()]
+_FIRST += "encoder_decoder seq2seq sharding documents reader_run early_loss pair_negatives phases store_runs".split()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """The folder of real data; a test that asks for it is skipped where there is none."""
@@ -159,6 +166,27 @@ def own_table(monkeypatch):
         monkeypatch.setattr(table, "_modules", {})
 
     return own
+
+
+def pytest_collection_modifyitems(items):
+    """In the order in which workers take them."""
+    place = {f"{name}_test": number for number, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Files stay whole, for their tests share what is dear to make, and are taken in the order of collection."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "copies" if pathlib.Path(file).stem.removesuffix("_test") in _OF_COPIES else file
+
+    if config.option.dist == "loadfile":
+        config.option.loadscopereorder = False
+        return Files(config, log)
 
 
 def pytest_collection_finish():

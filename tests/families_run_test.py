@@ -113,9 +113,10 @@ def config_of(experiment, family, **changes):
     return make_config(experiment, **SIZES | FAMILIES[family] | (causal if family == "qwen3" else {}) | own | changes)
 
 
-# Each recipe on one of the families, in turn; on the others in the long tests.
+# Each recipe on one of the families, in turn; on the others in the long tests. `embedding_test` trains towers on both.
+TOWERS = ("ict_bfs_wlp", "quadruplet")
 TURNS = [
-    pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 else ())
+    pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 or experiment in TOWERS else ())
     for i, experiment in enumerate(RECIPES)
     for j, family in enumerate(FAMILIES)
 ]

@@ -1,9 +1,7 @@
 """The documents and --help name every stage, config and format, and their examples are what the readers take."""
 
-import json
 import re
 import shlex
-import subprocess
 import sys
 
 import pyarrow
@@ -11,10 +9,11 @@ import pytest
 from absl import flags
 from conftest import REPOSITORY
 from pyarrow import parquet
+from support import children
 from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
-from retrieval import cli, main
+from retrieval import cli, main, reference
 from retrieval.config import tree
 from retrieval.configs import published
 from retrieval.data.labelled import labelled_format
@@ -152,12 +151,11 @@ def test_help_about_a_word(word, has, lacks, monkeypatch, capsys):
     assert has in told and lacks not in told
 
 
+def pages():
+    return {name: page() for name, page in reference.PAGES.items()}
+
+
 def test_the_reference_pages_are_what_the_code_declares():
     """`python -m retrieval.reference` writes them, here without plugins' fields."""
-    program = (
-        "import json; from retrieval import reference; "
-        "print(json.dumps({name: page() for name, page in reference.PAGES.items()}))"
-    )
-    pages = json.loads(subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True))
-    for name, page in pages.items():
+    for name, page in children.returned(pages).items():
         assert page == (REPOSITORY / "docs" / "reference" / name).read_text(encoding="utf-8"), name

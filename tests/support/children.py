@@ -11,9 +11,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Small programs, seldom run: most of their time goes into compiling them, a third of it so.
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -78,6 +79,21 @@ def _strike(landmarks: Sequence[Path], after: float, signal_number: int) -> None
     time.sleep(after)
     print("struck at", time.monotonic(), flush=True)
     os.kill(os.getpid(), signal_number)
+
+
+def returned(function: Callable[[], Any]) -> Any:
+    """What a function of a module returns in a process that no other test has touched."""
+    ours, theirs = FORK_SERVER.Pipe(duplex=False)
+    child = FORK_SERVER.Process(target=_send, args=(theirs, function))
+    child.start()
+    theirs.close()
+    value = ours.recv()
+    child.join()
+    return value
+
+
+def _send(pipe: Connection, function: Callable[[], Any]) -> None:
+    pipe.send(function())
 
 
 def tell_and_sleep(output: Path) -> None:
