@@ -34,8 +34,8 @@ def make_loss(size, key=None):
         ids, document_ids = batch
         model = nnx.merge(GRAPHDEF, params)
         text = Text.from_ids(ids, jnp.zeros_like(ids))
-        queries = in_chunks(model.encode_queries, text, key, size)
-        documents = in_chunks(model.encode_documents, text, key, size)
+        queries = in_chunks(model.encode_query, text, key, size)
+        documents = in_chunks(model.encode_document, text, key, size)
         batch = {"document_id": document_ids[:, None]}
         losses, _ = SmallBlocks(temperature=0.01, log_q=False)(queries, documents[:, None], batch)
         return losses.mean(), (queries, documents)

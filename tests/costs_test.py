@@ -23,10 +23,10 @@ def test_operations_are_those_of_the_formula(length):
     found = operations(late, V, lambda model, text: model(text, None), rows)
     assert found == 2 * (of_encoder(length) + 2 * H * 8 * length)
     sparse = make_config("splade", **SIZES)
-    found = operations(sparse, V, lambda model, text: model.encode_documents(text, None), rows)
+    found = operations(sparse, V, lambda model, text: model.encode_document(text, None), rows)
     assert found == 2 * (of_encoder(length) + 2 * (H * H + H * V) * length)
     towers = make_config("dpr", **SIZES, **{"model.embed_dim": 0})
-    assert operations(towers, V, lambda model, text: model.encode_queries(text, None), rows) == pytest.approx(
+    assert operations(towers, V, lambda model, text: model.encode_query(text, None), rows) == pytest.approx(
         2 * of_encoder(length), rel=0.01
     )
 

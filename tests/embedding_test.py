@@ -82,7 +82,7 @@ def test_one_line_trains_an_embedder_of_today(trained):
 
 def test_what_is_exported_is_the_model_of_the_run(trained, folder, family):
     run, export = retrieval.load(trained.folder), retrieval.load(trained.folder / "export")
-    for encode in ("encode_queries", "encode_documents"):
+    for encode in ("encode_query", "encode_document"):
         ours, theirs, before = (getattr(model, encode)(TEXTS) for model in (run, export, retrieval.load(folder)))
         assert np.allclose(ours, theirs, atol=1e-6) and not np.allclose(ours, before, atol=1e-3)
     written, published = (files.read_json(place / "config.json") for place in (trained.folder / "export", folder))

@@ -23,7 +23,7 @@ def test_a_function_gives_the_embeddings_of_the_export(tmp_path):
     model = retrieval.load(exported.export(run))
     towers = {tower.name: tower for tower in onnx_files.tower_functions(TrainedTowers.of(run))}
     inputs = onnx_files.arrays([VOCABULARY.single(VOCABULARY.encode(text), 40) for text in TEXTS])
-    for name, encode in (("query", model.encode_queries), ("document", model.encode_documents)):
+    for name, encode in (("query", model.encode_query), ("document", model.encode_document)):
         np.testing.assert_allclose(towers[name].embed(*inputs)[0], encode(TEXTS), atol=1e-5)
 
 

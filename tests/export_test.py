@@ -70,8 +70,8 @@ def test_an_export_is_loaded_from_python(made, written, request):
     documents = [{"id": each.id, "title": each.title, "text": each.text} for each in exported.DOCUMENTS]
     queries_QE, documents_NE = exported.embed(made, exported.QUERIES, exported.DOCUMENTS)
     tolerance = 1e-5 if made.config.model.dtype == "float32" else 0.05
-    np.testing.assert_allclose(model.encode_queries(exported.QUERIES), queries_QE, atol=tolerance)
-    np.testing.assert_allclose(model.encode_documents(documents), documents_NE, atol=tolerance)
+    np.testing.assert_allclose(model.encode_query(exported.QUERIES), queries_QE, atol=tolerance)
+    np.testing.assert_allclose(model.encode_document(documents), documents_NE, atol=tolerance)
     assert model.index(["the fox", "a dog"], kind="bm25").search("fox")[0].text == "the fox"
     for call, message in (
         (model.index, "an export, which has no passages of its own: give documents to index"),

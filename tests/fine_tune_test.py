@@ -108,4 +108,4 @@ def test_the_guides_lines_tune_a_model_and_the_callback_ends_a_training(tmp_path
     options["on_metrics"] = lambda step, _: seen.append(step) or step < 2
     ended = retrieval.fine_tune(names["model_folder"], ROWS, ROWS[:5], tmp_path / "ended", **options)
     assert 2 <= max(seen) < 40 and ended.results
-    assert tuned.model.encode_queries(["fox"]).shape == ended.model.encode_queries(["fox"]).shape
+    assert tuned.model.encode_query(["fox"]).shape == ended.model.encode_query(["fox"]).shape

@@ -68,9 +68,9 @@ def test_a_batch_has_what_the_guide_says_of_its_texts(trained, root):
     assert batch["guide"].shape == (8, 3, 16) and batch["guide"].dtype == np.float32
     model = load(root / "embedder")
     query, document = (np.asarray(batch[side]) for side in ("query", "document"))
-    expected = model.encode_queries(texts(query))
+    expected = model.encode_query(texts(query))
     np.testing.assert_allclose(batch["guide"][:, 0], expected, atol=1e-5)
-    expected = model.encode_documents(texts(document.reshape(16, -1))).reshape(8, 2, 16)
+    expected = model.encode_document(texts(document.reshape(16, -1))).reshape(8, 2, 16)
     np.testing.assert_allclose(batch["guide"][:, 1:], expected, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(expected, axis=2), 1, rtol=1e-5)
     assert expected.std(axis=0).max() > 0.01

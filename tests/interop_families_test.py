@@ -118,7 +118,7 @@ def theirs(folder):
 
 def ours(folder):
     model = retrieval.load(folder)
-    return [model.encode_queries(TEXTS), model.encode_documents(TEXTS)]
+    return [model.encode_query(TEXTS), model.encode_document(TEXTS)]
 
 
 def run_from(folder, work_directory):

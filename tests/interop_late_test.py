@@ -30,7 +30,7 @@ def test_scores_are_those_of_the_library(tmp_path, expansion):
     expected = [[(np.asarray(q) @ np.asarray(d).T).max(axis=1).sum() for d in documents] for q in queries]
     model = LATE_MODELS.read_folder(config, tmp_path)
     assert model
-    ours = model.encode_documents([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
+    ours = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
     rows_QK = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
     actual = of_candidates(model.queries(QUERIES), ours, rows_QK, 48)
     assert [len(d) for d in ours] == [len(d) for d in documents]

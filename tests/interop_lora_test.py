@@ -149,7 +149,7 @@ def test_sentence_transformers_loads_an_exported_adapter(run):
     assert {path.name for path in folder.glob("*.safetensors")} == {"adapter_model.safetensors"}
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     assert_same(model.encode_query(exported.QUERIES), queries)
-    assert_same(retrieval.load(folder).encode_queries(exported.QUERIES), queries)
+    assert_same(retrieval.load(folder).encode_query(exported.QUERIES), queries)
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["target_modules"] == ["attention.self.query", "intermediate.dense"]
 
@@ -160,7 +160,7 @@ def test_an_adapter_that_sentence_transformers_saved_is_loaded(run, tmp_path):
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["key", "intermediate.dense"]))
     drawn(model)
     model.save_pretrained(str(tmp_path))
-    assert_same(retrieval.load(tmp_path).encode_queries(exported.QUERIES), model.encode_query(exported.QUERIES))
+    assert_same(retrieval.load(tmp_path).encode_query(exported.QUERIES), model.encode_query(exported.QUERIES))
 
 
 def test_a_table_of_tokens_that_was_trained_whole_takes_the_place_of_the_bases(tmp_path):

@@ -60,7 +60,7 @@ def test_a_saved_model_gives_the_same(encoder, tmp_path, number, options):
     # Ours have length 1 where scores are cosines, and where theirs have it before they are truncated.
     unit = options.get("similarity_fn_name") != "dot" or isinstance(model[-1], modules.Normalize)
     queries, documents = (e(TEXTS, normalize_embeddings=unit) for e in (model.encode_query, model.encode_document))
-    ours = ours.encode_queries(TEXTS), ours.encode_documents(TEXTS)
+    ours = ours.encode_query(TEXTS), ours.encode_document(TEXTS)
     scale = max(1, np.abs(documents).max())
     np.testing.assert_allclose(ours[0], queries, atol=1e-5 * scale)
     np.testing.assert_allclose(ours[1], documents, atol=1e-5 * scale)
@@ -79,7 +79,7 @@ def test_embeddings_are_those_of_the_library(tmp_path, make, has_modules):
         embedder_folders.without_modules(folder)
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     expected = theirs.encode(OTHER_TEXTS, normalize_embeddings=True)
-    assert np.allclose(retrieval.load(folder).encode_documents(OTHER_TEXTS), expected, atol=1e-5)
+    assert np.allclose(retrieval.load(folder).encode_document(OTHER_TEXTS), expected, atol=1e-5)
 
 
 NAMED = {"clustering": "dog fox: ", "STS": "", "nq-query": "the sep: ", "nq-document": "a fox: "}
@@ -91,13 +91,13 @@ def assert_same(ours, theirs):
     assert ours.prompts == theirs.prompts == ALL
     for name in ALL:
         for here, there in (
-            (ours.encode_queries, theirs.encode_query),
-            (ours.encode_documents, theirs.encode_document),
+            (ours.encode_query, theirs.encode_query),
+            (ours.encode_document, theirs.encode_document),
         ):
             found, expected = here(TEXTS, prompt_name=name), there(TEXTS, prompt_name=name)
             np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
     for prompt in ({}, {"prompt": "the sep: "}):
-        found, expected = ours.encode_queries(TEXTS, **prompt), theirs.encode_query(TEXTS, **prompt)
+        found, expected = ours.encode_query(TEXTS, **prompt), theirs.encode_query(TEXTS, **prompt)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -53,10 +53,10 @@ def test_vectors_are_those_of_the_library(tmp_path, family, queries):
         x.to_dense().numpy() for x in (theirs.encode_query(QUERIES), theirs.encode_document(TEXTS))
     )
     for found, expected in (
-        (model.encode_queries(rows(QUERIES, config.data.query_length)), of_queries),
-        (model.encode_documents(rows(TEXTS, config.data.document_length)), of_documents),
-        (read.encode_queries(QUERIES).toarray(), of_queries),
-        (read.encode_documents(TEXTS).toarray(), of_documents),
+        (model.encode_query(rows(QUERIES, config.data.query_length)), of_queries),
+        (model.encode_document(rows(TEXTS, config.data.document_length)), of_documents),
+        (read.encode_query(QUERIES).toarray(), of_queries),
+        (read.encode_document(TEXTS).toarray(), of_documents),
     ):
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert (expected > 0).any()

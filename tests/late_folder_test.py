@@ -46,7 +46,7 @@ def folder(made, tmp_path):
 def scores(model):
     queries = model.queries(["what eats the fox?", "", "a b"])
     rows_QK = np.tile(np.arange(len(TEXTS)), (3, 1))
-    documents = model.encode_documents([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
+    documents = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
     return of_candidates(queries, documents, rows_QK, model.config.data.document_length)
 
 
@@ -74,7 +74,7 @@ def test_a_folder_is_read_back(made, folder):
     jax.tree.map(np.testing.assert_array_equal, parameters_of(again.model), parameters_of(model))
     expected = scores(LateModel(config, Trained(config, VOCABULARY, model)))
     np.testing.assert_allclose(scores(again), expected, atol=1e-5)
-    assert [len(x) for x in again.encode_documents([Candidate("", "", "...")])] == [3]  # [CLS], [unused1] and [SEP]
+    assert [len(x) for x in again.encode_document([Candidate("", "", "...")])] == [3]  # [CLS], [unused1] and [SEP]
 
 
 def test_settings_of_others_are_kept(folder):
@@ -94,7 +94,7 @@ def test_an_unknown_word_of_a_skip_list_is_the_unknown_token(folder, caplog):
         "[UNK]",
     )
     assert "2 words of its skip list are no tokens: [UNK] is skipped" in caplog.text
-    (document,) = opened(folder).encode_documents([Candidate("", "", "the fox \u2603")])
+    (document,) = opened(folder).encode_document([Candidate("", "", "the fox \u2603")])
     assert len(document) == 4  # [CLS], [unused1], fox and [SEP]
 
 

@@ -93,10 +93,10 @@ def test_it_is_exported_and_read_back(trained):
     assert "models.ColBERT(" in card and "ColBERT" in card and "encode_query" not in card
     theirs, ours = LATE_MODELS.read_folder(trained.config, folder), LATE_MODELS.open(trained, "", "config.late.model")
     candidate = Candidate("a", "Fox", "the red fox eats grass, and nothing else.")
-    found, expected = (model.encode_documents([candidate])[0] for model in (theirs, ours))
+    found, expected = (model.encode_document([candidate])[0] for model in (theirs, ours))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_allclose(theirs.queries(["red fox"]).vectors, ours.queries(["red fox"]).vectors, atol=1e-5)
-    (vectors,) = check_loaded(trained.folder, folder).encode_queries(["red fox"])
+    (vectors,) = check_loaded(trained.folder, folder).encode_query(["red fox"])
     np.testing.assert_allclose(vectors, ours.queries(["red fox"]).vectors[0], atol=1e-5)
 
 

@@ -103,7 +103,7 @@ def test_it_is_encoded_exported_and_loaded_merged(finished):
     candidates = {line["_id"]: line["text"] for line in map(json.loads, (finished.sets / "test/corpus.jsonl").open())}
     texts = [candidates[id] for id in ids]
     for place in (finished.folder, finished.folder / "export"):
-        assert np.allclose(retrieval.load(place).encode_documents(texts), found, atol=1e-5)
+        assert np.allclose(retrieval.load(place).encode_document(texts), found, atol=1e-5)
     start, _ = encoding.load(finished.embeddings("test", "start"), "candidates")
     assert np.abs(start - found).max() > 0.01
 
@@ -159,7 +159,7 @@ def test_adapters_alone_are_exported_and_read(finished, adapter, model):
     assert not (adapter / "model.safetensors").exists() and not (adapter / "config.json").exists()
     assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(model)
     texts = ["the fox 1", "the dog"]
-    found, wanted = (retrieval.load(place).encode_documents(texts) for place in (adapter, finished.folder))
+    found, wanted = (retrieval.load(place).encode_document(texts) for place in (adapter, finished.folder))
     assert np.allclose(found, wanted, atol=1e-5)
 
 

@@ -34,7 +34,7 @@ def drawn(params):
 
 def embedded(config, params, key):
     text = Text.from_ids(IDS, jnp.zeros_like(IDS))
-    return bind(abstract_model(config, VOCABULARY))(params).encode_queries(text, key)
+    return bind(abstract_model(config, VOCABULARY))(params).encode_query(text, key)
 
 
 def embed(config, params, key=None):

@@ -48,7 +48,7 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
     model, batch, (whole, gradients) = of_towers()
     rows = [batch["query"], batch["document"][:, 0]]
     query, document = nnx.jit(
-        lambda model, query, document: (model.encode_queries(query, None), model.encode_documents(document, None))
+        lambda model, query, document: (model.encode_query(query, None), model.encode_document(document, None))
     )(model, *(Text.from_ids(x, 0 * x) for x in rows))
 
     loss = InBatchSoftmax(0.05, log_q=False, matryoshka=(2, 8))

@@ -118,12 +118,12 @@ def newer(folder):
 
 @pytest.mark.parametrize("chain", [everything, older, newer])
 def test_modules_are_applied_in_their_order(base, folder, chain):
-    pooled = retrieval.load(base).encode_documents(TEXTS)
+    pooled = retrieval.load(base).encode_document(TEXTS)
     folder, expected = chain(folder)
     model = retrieval.load(folder)
-    np.testing.assert_allclose(model.encode_documents(TEXTS), expected(pooled), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.encode_document(TEXTS), expected(pooled), rtol=1e-4, atol=1e-5)
     scores = [hit.score for hit in model.index(TEXTS).search(TEXTS[0], k=3)]
-    queries = expected(retrieval.load(base).encode_queries(TEXTS[:1]))
+    queries = expected(retrieval.load(base).encode_query(TEXTS[:1]))
     np.testing.assert_allclose(scores, np.sort(queries @ expected(pooled).T)[0, ::-1], rtol=1e-4, atol=1e-5)
 
 
@@ -144,8 +144,8 @@ def test_a_run_starts_from_all_of_them_and_exports_them(folder, tmp_path, chain)
     run = exported.work_directory(tmp_path / "run", shift=0, **start, **texts)
     theirs = retrieval.load(folder)
     for model in (retrieval.load(run.folder), retrieval.load(exported.export(run))):
-        np.testing.assert_allclose(model.encode_documents(TEXTS), theirs.encode_documents(TEXTS), atol=1e-6)
-        np.testing.assert_allclose(model.encode_queries(TEXTS), theirs.encode_queries(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(model.encode_document(TEXTS), theirs.encode_document(TEXTS), atol=1e-6)
+        np.testing.assert_allclose(model.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
 
 
 def prompted(folder, **pooling):
@@ -169,7 +169,7 @@ def test_documents_have_no_prompt_of_another_name(document, folder, caplog):
     caplog.set_level("INFO")
     set_keys(folder / SETTINGS, prompts={"query": "a dog: ", "passage": "the fox: ", **document})
     expected = hidden_states(folder, "dog").mean(axis=0)
-    np.testing.assert_allclose(retrieval.load(folder).encode_documents(["dog"])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(retrieval.load(folder).encode_document(["dog"])[0], expected, atol=1e-5)
     assert "before queries 'a dog: ', before documents ''" in caplog.text
     assert "its prompts passage stand before no text unless named" in caplog.text
 
@@ -202,8 +202,8 @@ def test_a_prompt_is_chosen_by_its_name(folder, caplog):
     assert "its prompts clustering stand before no text" in caplog.text
     chosen = retrieval.load(folder, query_prompt="clustering", document_prompt="query")
     expected = hidden_states(folder, "a dog: fox").mean(axis=0)
-    np.testing.assert_allclose(chosen.encode_queries(["fox"])[0], expected, atol=1e-5)
-    np.testing.assert_allclose(chosen.encode_documents(["fox"]), usual.encode_queries(["fox"]), atol=1e-6)
+    np.testing.assert_allclose(chosen.encode_query(["fox"])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(chosen.encode_document(["fox"]), usual.encode_query(["fox"]), atol=1e-6)
     with pytest.raises(UserError, match=r"unknown prompt of .* 'classify': known: clustering, document, query"):
         retrieval.load(folder, query_prompt="classify")
     set_keys(folder / SETTINGS, default_prompt_name="clustering")
@@ -212,17 +212,17 @@ def test_a_prompt_is_chosen_by_its_name(folder, caplog):
 
 
 def test_embeddings_are_truncated_and_then_normalised(folder):
-    whole = retrieval.load(folder).encode_documents(TEXTS)
+    whole = retrieval.load(folder).encode_document(TEXTS)
     set_keys(folder / SETTINGS, truncate_dim=10)
-    np.testing.assert_allclose(retrieval.load(folder).encode_documents(TEXTS), whole[:, :10], atol=1e-6)
+    np.testing.assert_allclose(retrieval.load(folder).encode_document(TEXTS), whole[:, :10], atol=1e-6)
     add(folder, "Normalize")
     for chosen, kept in ((None, 10), (4, 4), (16, 16)):
         model = retrieval.load(folder, **({"truncate_dim": chosen} if chosen else {}))
-        np.testing.assert_allclose(model.encode_documents(TEXTS), unit(whole[:, :kept]), atol=1e-6)
+        np.testing.assert_allclose(model.encode_document(TEXTS), unit(whole[:, :kept]), atol=1e-6)
     with pytest.raises(UserError, match=r"config\.model\.truncate_dim=17: embeddings have 16 dimensions"):
         retrieval.load(folder, truncate_dim=17)
     set_keys(folder / SETTINGS, truncate_dim=99)  # which cuts nothing there
-    np.testing.assert_allclose(retrieval.load(folder).encode_documents(TEXTS), unit(whole), atol=1e-6)
+    np.testing.assert_allclose(retrieval.load(folder).encode_document(TEXTS), unit(whole), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_p
     start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
     run = exported.work_directory(tmp_path / "run", shift=0, **MEAN, **start)
     trained_run.check_sizes(run.config, kept_config(base.parent))
-    expected = retrieval.load(base).encode_documents(TEXTS)[:, :6]
-    np.testing.assert_allclose(retrieval.load(run.folder).encode_documents(TEXTS), expected, atol=1e-6)
+    expected = retrieval.load(base).encode_document(TEXTS)[:, :6]
+    np.testing.assert_allclose(retrieval.load(run.folder).encode_document(TEXTS), expected, atol=1e-6)
 
 
 def test_what_a_config_lacks_of_a_folder_is_said_with_its_flags(folder):

@@ -45,7 +45,7 @@ def labelled():
     batch |= {name: RANDOM.normal(size=(4, 3)).astype(np.float32) for name in ("log_q", "teacher")}
     rows = documents.reshape(12, 10)
     query, document = nnx.jit(
-        lambda model, texts, rows: (model.encode_queries(texts, None), model.encode_documents(rows, None))
+        lambda model, texts, rows: (model.encode_query(texts, None), model.encode_document(rows, None))
     )(model, Text.from_ids(jnp.asarray(TEXTS), 0 * TEXTS), Text.from_ids(jnp.asarray(rows), 0 * rows))
     document = document.reshape(4, 3, 8)
     return model, jax.tree.map(jnp.asarray, batch), query, document

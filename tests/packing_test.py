@@ -247,7 +247,7 @@ def test_a_device_encodes_only_its_lanes():
     bound = bind(model)
 
     def encode(params, batch):
-        return batch_texts.embed(bound(params).encode_documents, batch, "document", None, 0)
+        return batch_texts.embed(bound(params).encode_document, batch, "document", None, 0)
 
     mesh = jax.make_mesh((8,), ("data",))
     with jax.set_mesh(mesh):

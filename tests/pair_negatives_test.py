@@ -107,9 +107,9 @@ def test_negatives_are_those_of_a_loop(asked, examples, texts, model, tmp_path):
     found = mined(run := asked(tmp_path / "run"))
     documents = list(dict.fromkeys(text for positives in examples.values() for text in (*positives, texts[61])))
     towers = retrieval.load(model)
-    embeddings = dict(zip(documents, towers.encode_documents(documents).astype(np.float64)))
+    embeddings = dict(zip(documents, towers.encode_document(documents).astype(np.float64)))
     counts, fewer = json.loads((run.negatives / "provenance.json").read_text()), 0
-    for query, vector in zip(examples, towers.encode_queries(list(examples)).astype(np.float64)):
+    for query, vector in zip(examples, towers.encode_query(list(examples)).astype(np.float64)):
         score = {text: float(vector @ embeddings[text]) for text in documents}
         expected = left(query, documents, examples, score, 0.01)
         fewer += len(expected) < 3

@@ -85,7 +85,7 @@ def test_an_export_has_them_as_prompts(tmp_path):
     assert (record["default_prompt_name"], of_query["default_prompt_name"]) == ("document", "query")
     assert "`encode_query` puts 'the fox: ' before each text." in (folder / "README.md").read_text()
     ours, theirs = retrieval.load(run.folder), retrieval.load(folder)
-    assert np.array_equal(ours.encode_queries(["fox"]), theirs.encode_queries(["fox"]))
+    assert np.array_equal(ours.encode_query(["fox"]), theirs.encode_query(["fox"]))
     run.config.data.query_prefix = ""
     plain = towers.query_tokens(run.config, VOCABULARY, ["the fox: fox"])
     run.config.data.query_prefix = "the fox: "
@@ -98,12 +98,12 @@ def test_a_prefix_in_brackets_that_is_a_token_is_that_token(titles):
     vocabulary = vocabularies.load(ROBERTA)
     data = {"query_prefix": "<mask>", "document_prefix": "a dog: ", "titles": titles}
     prefixes = Prefixes.of(data, vocabulary)
-    (query,) = prefixes.encode_queries(vocabulary, ["the fox"])
+    (query,) = prefixes.encode_query(vocabulary, ["the fox"])
     assert query == vocabulary.encode("the fox")
     row = vocabulary.single([vocabulary.mask_id, *query], 24)
     assert prefixes.query_row(vocabulary, query, 24) == row
     assert query_row(np.array(query, np.int32), 24, Specials.of(vocabulary, prefixes.of_stored)).numpy().tolist() == row
-    ((title, text),) = prefixes.encode_documents(vocabulary, [""], ["runs"])
+    ((title, text),) = prefixes.encode_document(vocabulary, [""], ["runs"])
     assert text == vocabulary.encode("a dog: runs") and title == []
     assert prefixes.document_rows(vocabulary, title, text, 24) == [vocabulary.single(text, 24)]
     assert Prefixes.of({"query_prefix": "[unused0]"}, VOCABULARY).query == tuple(ids("[unused0]"))

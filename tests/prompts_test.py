@@ -58,24 +58,24 @@ def test_a_named_prompt_is_as_if_it_were_the_only_one(bases, includes):
     assert model.prompts == PROMPTS
     other = with_prompts(bases[includes], "dog fox: ", "dog fox: ")
     usual = with_prompts(bases[includes], "the fox: ", "a dog: ")
-    for side, texts in (("encode_queries", ["fox", "the dog"]), ("encode_documents", DOCUMENTS)):
+    for side, texts in (("encode_query", ["fox", "the dog"]), ("encode_document", DOCUMENTS)):
         ours, named, plain = (getattr(each, side) for each in (model, other, usual))
         np.testing.assert_allclose(ours(texts), plain(texts), atol=1e-6)
         np.testing.assert_allclose(ours(texts, prompt_name="clustering"), named(texts), atol=1e-6)
         np.testing.assert_allclose(ours(texts, prompt="dog fox: "), named(texts), atol=1e-6)
         assert np.abs(ours(texts, prompt_name="STS") - ours(texts)).max() > 1e-2
         np.testing.assert_array_equal(ours(texts, prompt=""), ours(texts, prompt_name="STS"))
-    documents, queries = model.encode_documents(["fox"], prompt_name="query"), model.encode_queries(["fox"])
+    documents, queries = model.encode_document(["fox"], prompt_name="query"), model.encode_query(["fox"])
     np.testing.assert_allclose(documents, queries, atol=1e-6)
 
 
 def test_a_prompt_counts_in_the_length_and_stands_before_a_title(bases):
     model = retrieval.load(bases[True])
     query = "fox " * 20  # 16 tokens are read
-    behind = model.encode_queries([f"dog fox: {query}"], prompt="")
-    np.testing.assert_allclose(model.encode_queries([query], prompt_name="clustering"), behind, atol=1e-6)
-    joined = model.encode_documents(["dog fox: the fox a dog, 10-9"], prompt="")
-    np.testing.assert_allclose(model.encode_documents(DOCUMENTS[1:], prompt_name="clustering"), joined, atol=1e-6)
+    behind = model.encode_query([f"dog fox: {query}"], prompt="")
+    np.testing.assert_allclose(model.encode_query([query], prompt_name="clustering"), behind, atol=1e-6)
+    joined = model.encode_document(["dog fox: the fox a dog, 10-9"], prompt="")
+    np.testing.assert_allclose(model.encode_document(DOCUMENTS[1:], prompt_name="clustering"), joined, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_prompt_counts_in_the_length_and_stands_before_a_title(bases):
 )
 def test_what_is_no_prompt(bases, given, message):
     with pytest.raises(UserError, match=message):
-        retrieval.load(bases[True]).encode_queries(["fox"], **given)
+        retrieval.load(bases[True]).encode_query(["fox"], **given)
 
 
 def test_a_model_that_pools_from_elsewhere_has_its_own_prompts_alone():
@@ -170,9 +170,9 @@ def test_a_set_is_encoded_with_the_prompts_of_its_name(tuned):
     for name, query, document in (("toy", "the sep: ", "the: "), ("other", "the fox: ", "a dog: ")):
         queries_QE, _ = encoding.load(tuned.embeddings(name, "trained"), "queries")
         candidates_NE, _ = encoding.load(tuned.embeddings(name, "trained"), "candidates")
-        expected = model.encode_queries(list(QUERIES.values()), prompt=query)
+        expected = model.encode_query(list(QUERIES.values()), prompt=query)
         np.testing.assert_allclose(queries_QE, expected, atol=1e-6)
-        expected_NE = model.encode_documents(list(PASSAGES.values()), prompt=document)
+        expected_NE = model.encode_document(list(PASSAGES.values()), prompt=document)
         np.testing.assert_allclose(candidates_NE, expected_NE, atol=1e-6)
         np.testing.assert_allclose(mine.embedded(tuned, name, list(QUERIES.values())), expected, atol=1e-6)
 
@@ -184,7 +184,7 @@ def test_an_export_has_all_prompts_of_its_base_and_its_run(tuned):
     run, export = retrieval.load(tuned.folder), retrieval.load(tuned.folder / "export")
     assert run.prompts == export.prompts == expected
     for name in expected:
-        for side in ("encode_queries", "encode_documents"):
+        for side in ("encode_query", "encode_document"):
             ours, theirs = (getattr(model, side)(["fox", "a dog"], prompt_name=name) for model in (run, export))
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
     card = (tuned.folder / "export" / "README.md").read_text()

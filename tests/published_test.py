@@ -79,12 +79,12 @@ def test_a_model_is_evaluated_without_an_example(whole_model, evaluated):
     run = evaluated
     found, ids = encoding.load(run.embeddings("set", "trained"), "candidates")
     theirs = retrieval.load(whole_model)
-    assert ids == ["a", "b", "c"] and np.allclose(found, theirs.encode_documents(JOINED), atol=1e-6)
+    assert ids == ["a", "b", "c"] and np.allclose(found, theirs.encode_document(JOINED), atol=1e-6)
     queries, _ = encoding.load(run.embeddings("set", "trained"), "queries")
-    assert np.allclose(queries, theirs.encode_queries(["what is a fox?"]), atol=1e-6)
+    assert np.allclose(queries, theirs.encode_query(["what is a fox?"]), atol=1e-6)
     systems = {row["system"] for row in json.loads((run.folder / "results.json").read_text())}
     assert {"bm25", "dense"} <= systems
-    again = retrieval.load(run.folder).encode_documents([{"title": "The fox", "text": "The fox is a dog."}])
+    again = retrieval.load(run.folder).encode_document([{"title": "The fox", "text": "The fox is a dog."}])
     assert np.allclose(again, found[:1], atol=1e-6)
 
 
@@ -158,7 +158,7 @@ def test_titles_can_be_pairs(model, tmp_path):
     run = run_of(model, tmp_path, **{"data.titles": "pair"})
     found, _ = encoding.load(run.embeddings("set", "trained"), "candidates")
     pairs = [{"title": title, "text": text} for _, title, text in TEXTS]
-    assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
+    assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_document(pairs), atol=1e-6)
 
 
 @pytest.mark.parametrize(

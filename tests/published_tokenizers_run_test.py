@@ -51,9 +51,9 @@ def test_it_trains_and_searches(run):
 def test_an_export_has_the_token_that_ends_a_text(run):
     ours, theirs = retrieval.load(run.folder), retrieval.load(run.folder / "export")
     assert vocabularies.load(run.folder / "export").template == run.load_vocabulary().template
-    np.testing.assert_array_equal(ours.encode_queries(["what 1"]), theirs.encode_queries(["what 1"]))
+    np.testing.assert_array_equal(ours.encode_query(["what 1"]), theirs.encode_query(["what 1"]))
     document = [{"title": "No 1", "text": "It is 1."}]
-    np.testing.assert_array_equal(ours.encode_documents(document), theirs.encode_documents(document))
+    np.testing.assert_array_equal(ours.encode_document(document), theirs.encode_document(document))
 
 
 def test_pairs_with_another_prefix_are_made_anew(run):

@@ -64,13 +64,13 @@ def test_embeddings_are_those_of_the_stage_encode(run, model):
     embedded, ids = encoding.load(run.embeddings("corpus", "trained"), "candidates")
     texts = [json.loads(line) for path in run.passages for line in path.open()]
     assert [text["_id"] for text in texts] == ids
-    np.testing.assert_allclose(model.encode_documents(texts), embedded, atol=1e-6)
-    assert len(model.encode_documents([{"id": "1", "text": "a"}, "b", {"id": "1", "text": "c"}])) == 3
+    np.testing.assert_allclose(model.encode_document(texts), embedded, atol=1e-6)
+    assert len(model.encode_document([{"id": "1", "text": "a"}, "b", {"id": "1", "text": "c"}])) == 3
 
 
 def test_one_text_is_a_vector_and_options_are_those_of_sentence_transformers(model):
     texts = ["the red fox", "owl", "a blue whale"]
-    for encode in (model.encode_queries, model.encode_documents):
+    for encode in (model.encode_query, model.encode_document):
         whole = encode(texts)
         np.testing.assert_allclose(encode(texts[1]), whole[1], atol=1e-6)
         np.testing.assert_allclose(encode(texts, batch_size=2, show_progress_bar=True), whole, atol=1e-6)
@@ -80,7 +80,7 @@ def test_one_text_is_a_vector_and_options_are_those_of_sentence_transformers(mod
         np.testing.assert_allclose(encode(texts, truncate_dim=4, normalize_embeddings=True), unit, atol=1e-5)
         assert encode([]).shape == (0, whole.shape[1])
     assert model.similarity_fn_name == "cosine"
-    queries, documents = model.encode_queries(texts), model.encode_documents(texts[:2])
+    queries, documents = model.encode_query(texts), model.encode_document(texts[:2])
     np.testing.assert_allclose(model.similarity(queries, documents), queries @ documents.T, rtol=1e-5)
     np.testing.assert_allclose(model.similarity(queries[0], documents), queries[:1] @ documents.T, rtol=1e-5)
 
@@ -216,10 +216,10 @@ def test_a_run_of_older_passages_or_without_training_is_refused_and_left_as_it_w
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.encode_queries({"a": "one"}), "takes a text or a list of texts"),
+        (lambda m: m.encode_query({"a": "one"}), "takes a text or a list of texts"),
         (lambda m: m.index({"a": "one text"}), "a list of texts or records is needed, not dict"),
         (lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]), "document 1: the id '1' is there"),
-        (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
+        (lambda m: m.encode_query(["\ud800"]), "query 0 has half of a surrogate pair"),
         (
             lambda m: m.index("an owl sees at night. " * 99),
             r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",

@@ -89,7 +89,7 @@ def coded(trained, toy, tmp_path_factory):
 def whole_embeddings(trained, texts, queries=False):
     """Of all 8 dimensions, by the API."""
     model = retrieval.load(trained.folder)
-    return (model.encode_queries if queries else model.encode_documents)(texts)
+    return (model.encode_query if queries else model.encode_document)(texts)
 
 
 def cut(vectors, size):
@@ -251,7 +251,7 @@ def test_the_api_takes_precision_and_rescore(searchable, trained):
     rescored = model.index(DOCUMENTS, kind="quantised", precision="int8", rescore=8).search(QUERIES[0], 5)
     np.testing.assert_allclose([hit.score for hit in rescored], [hit.score for hit in exact], atol=1e-5)
     codes = model.index(DOCUMENTS, kind="quantised", precision="binary", rescore=0).search(QUERIES[0], 5)
-    assert codes[0].score == pytest.approx(np.abs(model.encode_queries(QUERIES[:1])).sum(), rel=0.9)
+    assert codes[0].score == pytest.approx(np.abs(model.encode_query(QUERIES[:1])).sum(), rel=0.9)
     for options, message in (
         ({"kind": "exact", "rescore": 2}, r"rescore=2: an index of kind 'exact' has none; leave it out"),
         ({"kind": "quantised", "precision": "int3"}, r"value in config\.index\.precision .*int3"),
@@ -263,7 +263,7 @@ def test_the_api_takes_precision_and_rescore(searchable, trained):
 
 def test_a_model_of_fewer_dimensions_does_not_search_the_runs_own(searchable, trained):
     whole, short = retrieval.load(searchable.folder), retrieval.load(searchable.folder, truncate_dim=4)
-    np.testing.assert_allclose(short.encode_queries(QUERIES), cut(whole.encode_queries(QUERIES), 4), atol=1e-6)
+    np.testing.assert_allclose(short.encode_query(QUERIES), cut(whole.encode_query(QUERIES), 4), atol=1e-6)
     assert whole.index(kind="exact").search(QUERIES[0])
     with pytest.raises(UserError, match=r"candidates\.json: embeddings with dim 6, and the model .* have 4"):
         short.index(kind="exact")

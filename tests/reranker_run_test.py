@@ -98,7 +98,7 @@ def test_its_model_reranks_from_python(trained):
     with_room = scorer.rows_of("what does the red fox eat?", documents, 1)
     assert [ids != longer for ids, longer in zip(rows, with_room)] == [False, False, True, False]
     with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):
-        model.encode_queries(["a"])
+        model.encode_query(["a"])
 
 
 def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path):

@@ -83,14 +83,14 @@ def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
 def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
     """A query without a term finds nothing, a passage without one is never found; where all are so, that is said."""
     run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
-    encode, least = TermEncoder.encode_queries, 1
+    encode, least = TermEncoder.encode_query, 1
 
     def some_empty(self, texts):
         weights = encode(self, texts).tolil()
         weights[:least] = 0
         return weights.tocsr()
 
-    monkeypatch.setattr(TermEncoder, "encode_queries", some_empty)
+    monkeypatch.setattr(TermEncoder, "encode_query", some_empty)
     told = stage.search_sparse(run)["reqa"]
     assert told["queries without a term"] == 1
     with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
@@ -99,7 +99,7 @@ def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
     assert facts["notes"]["queries without a term"] == 1
     shutil.rmtree(run.folder / "sparse")
     none = scipy.sparse.csr_array
-    monkeypatch.setattr(TermEncoder, "encode_documents", lambda self, items: none((len(items), len(self.vocabulary))))
+    monkeypatch.setattr(TermEncoder, "encode_document", lambda self, items: none((len(items), len(self.vocabulary))))
     with pytest.raises(UserError, match="no passage has a term of any weight: the model has collapsed"):
         stage.search_sparse(run)
 
@@ -136,10 +136,8 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
     tiny.execute(run, "export")
     ours, theirs = retrieval.load(run.folder), retrieval.load(run.folder / "export")
     for texts in (["what does the red fox eat?", "grass grass"], ["a whale " * 40]):
-        np.testing.assert_allclose(
-            ours.encode_queries(texts).toarray(), theirs.encode_queries(texts).toarray(), atol=1e-5
-        )
-        expected, found = (model.encode_documents(texts).toarray() for model in (ours, theirs))
+        np.testing.assert_allclose(ours.encode_query(texts).toarray(), theirs.encode_query(texts).toarray(), atol=1e-5)
+        expected, found = (model.encode_document(texts).toarray() for model in (ours, theirs))
         np.testing.assert_allclose(found, expected, atol=1e-5)
     router = run.folder / "export" / "router_config.json"
     (run.folder / "export" / "checksums.json").unlink()
@@ -158,7 +156,7 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
 def test_it_is_loaded_and_served(inputs, trained, tmp_path):
     if not (trained.folder / "export").exists():
         tiny.execute(trained, "export")
-    weights_QV = check_loaded(trained.folder, trained.folder / "export").encode_queries(["red fox", ""])
+    weights_QV = check_loaded(trained.folder, trained.folder / "export").encode_query(["red fox", ""])
     assert weights_QV.shape[0] == 2 and weights_QV.min() >= 0 and weights_QV.nnz
     changes = {"base": str(trained.folder), "corpus": "", "encode.corpus": True, "stages": ("index", "sparse")}
     check_served(make_run(inputs, tmp_path / "run", **changes), "sparse", "splade")
@@ -182,16 +180,16 @@ def changed(path, **settings):
 def test_settings_of_a_folder_are_kept(exported, tmp_path):
     """Cosines, the most weights of a vector, and a length of either side; what is written again has them too."""
     texts = ["what does the red fox eat? " * 3, "grass"]
-    usual = retrieval.load(exported).encode_documents(texts).toarray()
+    usual = retrieval.load(exported).encode_document(texts).toarray()
     changed(exported / "config_sentence_transformers.json", similarity_fn_name="cosine", max_active_dims=3)
     kept = np.where(usual >= np.sort(usual)[:, -3:-2], usual, 0)
     wanted = kept / np.linalg.norm(kept, axis=1, keepdims=True)
     model = retrieval.load(exported)
-    np.testing.assert_allclose(model.encode_documents(texts).toarray(), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.encode_document(texts).toarray(), wanted, atol=1e-6)
     found = SPARSE_MODELS.read_folder(tiny.make_config("splade"), exported)
     (again := tmp_path / "again").mkdir()
     found.write(again)
-    np.testing.assert_allclose(retrieval.load(again).encode_documents(texts).toarray(), wanted, atol=1e-6)
+    np.testing.assert_allclose(retrieval.load(again).encode_document(texts).toarray(), wanted, atol=1e-6)
     changed(exported / "sentence_bert_config.json", query_length=4, document_length=5)
     texts = SparseFolder.open(exported).texts
     assert (texts["data.query_length"], texts["data.document_length"]) == (4, 5)

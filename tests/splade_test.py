@@ -81,7 +81,7 @@ def test_any_number_of_devices_gives_the_same():
     def loss(params, batch):
         text = Text.from_ids(batch["ids"], jnp.zeros_like(batch["ids"]))
         model = nnx.merge(graphdef, params)
-        query_BV, document_BV = model.encode_queries(text, None), model.encode_documents(text, None)
+        query_BV, document_BV = model.encode_query(text, None), model.encode_document(text, None)
         return (query_BV * document_BV).sum() + flops(query_BV) + l1(document_BV)
 
     assert_same_on_any_mesh(objective, state, {"ids": ids})
@@ -91,7 +91,7 @@ def test_queries_without_an_encoder_weigh_each_token_once():
     model = Splade(CONFIG, "idf", rngs=nnx.Rngs(0))
     model.idf[...] = jnp.arange(20.0) - 5
     text = Text.from_ids(jnp.array([[7, 7, 9, 2, -1, -1], [-1] * 6]), jnp.zeros((2, 6), jnp.int32))
-    found_BV = model.encode_queries(text, None)
+    found_BV = model.encode_query(text, None)
     expected_BV = np.zeros((2, 20))
     expected_BV[0, [7, 9]] = 2, 4
     np.testing.assert_array_equal(found_BV, expected_BV)

@@ -151,8 +151,8 @@ def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
 def test_a_model_is_loaded_from_a_store(whole, copied):
     model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"
-    expected = retrieval.load(whole[0].folder).encode_queries(["red fox"])
-    np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
+    expected = retrieval.load(whole[0].folder).encode_query(["red fox"])
+    np.testing.assert_allclose(model.encode_query(["red fox"]), expected, atol=1e-6)
 
 
 def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):

@@ -161,9 +161,9 @@ def test_an_embedder_teaches_by_its_cosines(taught_by_embedder, embedder, tmp_pa
     files.write_json(short / "sentence_bert_config.json", lengths)
     texts = {item.id: item for item in beir.read_candidates(run.sets / "reqa" / "corpus.jsonl")}
     found, model = scores_of(run.folder / "teacher"), retrieval.load(short)
-    queries = model.encode_queries([query for query, *_ in found])
+    queries = model.encode_query([query for query, *_ in found])
     records = [{"title": texts[id].title, "text": texts[id].text} for _, id, _ in found]
-    expected = (queries * model.encode_documents(records)).sum(axis=1)
+    expected = (queries * model.encode_document(records)).sum(axis=1)
     np.testing.assert_allclose([score for *_, score in found], expected, atol=1e-5)
     assert np.std(expected) > 0.01
     distinct = {(record["title"], record["text"]) for record in records}

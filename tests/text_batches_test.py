@@ -61,7 +61,7 @@ def test_a_validation_compiles_few_programs_and_no_later_one_any(monkeypatch):
     monkeypatch.setattr(validation.examples, "labelled", lambda config: True)
     monkeypatch.setattr(validation, "_labelled_pool", lambda run, vocabulary: pool)
     shapes, unrolled = [], []
-    for name in ("encode_queries", "encode_documents"):
+    for name in ("encode_query", "encode_document"):
         real = getattr(TwoTower, name)
 
         def traced(self, text, key, real=real):

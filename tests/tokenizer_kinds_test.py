@@ -93,8 +93,8 @@ def test_a_prompt_and_a_text_are_one_string(made):
     prefixes = Prefixes.of(PROMPTS, vocabulary)
     specials = Specials.of(vocabulary, prefixes.of_stored)
     joined = Prefixes.of({**PROMPTS, "titles": "joined"}, vocabulary)
-    queries = prefixes.encode_queries(vocabulary, LINES)
-    texts, wholes = (each.encode_documents(vocabulary, LINES, LINES[::-1]) for each in (prefixes, joined))
+    queries = prefixes.encode_query(vocabulary, LINES)
+    texts, wholes = (each.encode_document(vocabulary, LINES, LINES[::-1]) for each in (prefixes, joined))
     for line, other, stored, (title, text), (_, whole) in zip(LINES, LINES[::-1], queries, texts, wholes):
         row = vocabulary.single(plain(tokenizer, query + line), 64)
         assert prefixes.query_row(vocabulary, stored, 64) == row
@@ -110,7 +110,7 @@ def test_a_prompt_and_a_text_are_one_string(made):
 def test_every_window_begins_with_the_prompt(made):
     _, _, vocabulary = made
     prefixes, words = Prefixes.of(PROMPTS, vocabulary), "zebras graze on grassland " * 9
-    ((_, text),) = prefixes.encode_documents(vocabulary, [""], [words])
+    ((_, text),) = prefixes.encode_document(vocabulary, [""], [words])
     before, _, behind = vocabulary.template
     length = len(before) + len(prefixes.document) + 6 + len(behind)
     rows = prefixes.document_rows(vocabulary, [], text, length, 99)

@@ -28,7 +28,7 @@ def text():
 
 @nnx.jit
 def documents(model, text, key=None):
-    return model.encode_documents(text, key)
+    return model.encode_document(text, key)
 
 
 def same_parameters(a, b):
@@ -64,8 +64,8 @@ def test_each_side_is_pooled_from_its_own_place():
     parts = two_tower.create(dataclasses.replace(CONFIG, embed_dim=0, tied=True, pool_from=(1, 0)), seed=0)
     assert whole.is_one and not parts.is_one
     hidden = whole.query_tower.encoder(text(), dropout_key=None)
-    np.testing.assert_allclose(parts.encode_queries(text(), None), hidden[:, 1], atol=1e-6)
-    np.testing.assert_allclose(parts.encode_documents(text(), None), hidden[:, 0], atol=1e-6)
+    np.testing.assert_allclose(parts.encode_query(text(), None), hidden[:, 1], atol=1e-6)
+    np.testing.assert_allclose(parts.encode_document(text(), None), hidden[:, 0], atol=1e-6)
 
 
 def test_the_embedding_of_a_bow_mlp_is_an_mlp_of_the_mean_token():

@@ -259,8 +259,8 @@ class Curves:
             model = abstract_model(config, self._pack.vocab_size)
             inference = Inference(config, model, self._pack.special("sep"), self._mesh)
             self._embedders[arm.encoder] = (
-                inference.compiled(lambda towers, text: towers.encode_queries(text, None)),
-                inference.compiled(lambda towers, text: towers.encode_documents(text, None)),
+                inference.compiled(lambda towers, text: towers.encode_query(text, None)),
+                inference.compiled(lambda towers, text: towers.encode_document(text, None)),
             )
         sides = [(embedder(params), rows) for embedder, rows in zip(self._embedders[arm.encoder], self._rows)]
         for embed, rows in sides:  # compiled before the clock runs

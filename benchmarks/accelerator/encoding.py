@@ -50,7 +50,7 @@ def _by_length(given: Given, name: str, sizes: Mapping[str, int]) -> Iterator[di
     config, towers = _towers(given, name)
     mesh = training.one_device()
     inference = Inference(config, towers, given.pack.special("sep"), mesh)
-    run = inference.compiled(lambda towers, text: towers.encode_documents(text, None))(parameters_of(towers))
+    run = inference.compiled(lambda towers, text: towers.encode_document(text, None))(parameters_of(towers))
     count = min(sizes["documents"], len(given.pack["candidate_paragraph"]))
     ids_NL, _ = given.pack.candidate_rows(np.arange(count), sizes["document_length"])
     tokens = [row[row != FILLER].tolist() for row in ids_NL]
@@ -83,7 +83,7 @@ def _packed(given: Given, name: str) -> Iterator[dict[str, Any]]:
     @jax.jit
     def of_batch(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         no_key: Any = None
-        return embed(bound(params).encode_documents, batch, "document", no_key, 0)
+        return embed(bound(params).encode_document, batch, "document", no_key, 0)
 
     def encode() -> None:
         embedded = []

@@ -112,7 +112,7 @@ def _embedded(given: Given, name: str, side: str, one: Devices) -> Iterator[dict
     @jax.jit
     def embed(params: Any, ids: jax.Array, types: jax.Array) -> jax.Array:
         text, towers = Text.from_ids(ids, types), bound(gather(params))
-        return (towers.encode_queries if side == "queries" else towers.encode_documents)(text, None)
+        return (towers.encode_query if side == "queries" else towers.encode_document)(text, None)
 
     yield from _program(embed, (params, ids, ids), mesh, {"rows": shape[0], "tokens of a row": shape[1]})
 

@@ -73,7 +73,7 @@ def _search(given: Given, sizes: Mapping[str, Any]) -> Callable[[list[list[int]]
     config.model.unroll = 1
     towers = build_towers(config, given.pack.vocab_size)
     inference = Inference(config, towers, given.pack.special("sep"), training.one_device())
-    embed = inference.compiled(lambda towers, text: towers.encode_queries(text, None))(parameters_of(towers))
+    embed = inference.compiled(lambda towers, text: towers.encode_query(text, None))(parameters_of(towers))
     rng = np.random.default_rng(0)
     index = ExactIndex(rng.standard_normal((sizes["rows"], config.model.embed_dim), np.float32))
 

@@ -66,7 +66,7 @@ class Model:
         """The scores of queries and documents, float32 [Q, N], as search ranks by them.
 
         Args:
-          queries, documents: what `encode_queries` and `encode_documents` give; one of towers may be a vector.
+          queries, documents: what `encode_query` and `encode_document` give; one of towers may be a vector.
         """
         if isinstance(queries, list):  # of late interaction
             scores = [[(query @ document.T).max(axis=1).sum() for document in documents] for query in queries]
@@ -94,7 +94,7 @@ class Model:
         """The model's prompts by name: 'query' and 'document', be they empty, and others that it has."""
         return prompts.table(self._encoder.config.data)
 
-    def encode_queries(
+    def encode_query(
         self,
         queries: str | Sequence[str],
         prompt_name: str | None = None,
@@ -120,11 +120,11 @@ class Model:
         Raises:
           UserError: there is no such prompt, or it leaves no room for a text.
         """
-        encode = functools.partial(self._in_parts, self._encoder.encode_queries, prompt_name, prompt)
+        encode = functools.partial(self._in_parts, self._encoder.encode_query, prompt_name, prompt)
         made = encode(_texts([queries] if isinstance(queries, str) else queries), batch_size, show_progress_bar)
         return self._finished(made, isinstance(queries, str), normalize_embeddings, truncate_dim)
 
-    def encode_documents(
+    def encode_document(
         self,
         documents: Document | Sequence[Document],
         prompt_name: str | None = None,
@@ -135,17 +135,17 @@ class Model:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
     ) -> Any:
-        """Embeddings of documents, float32 [N, E], or what `encode_queries` gives; of long ones of the beginning.
+        """Embeddings of documents, float32 [N, E], or what `encode_query` gives; of long ones of the beginning.
 
         Args:
           documents: texts, or records with a 'text' and a 'title'; or one.
-          prompt_name, prompt, and the others: as of `encode_queries`; by default the prompt is 'document'.
+          prompt_name, prompt, and the others: as of `encode_query`; by default the prompt is 'document'.
 
         Raises:
-          UserError: as `encode_queries`, or a document is none.
+          UserError: as `encode_query`, or a document is none.
         """
         is_one = isinstance(documents, str | Mapping)
-        encode = functools.partial(self._in_parts, self._encoder.encode_documents, prompt_name, prompt)
+        encode = functools.partial(self._in_parts, self._encoder.encode_document, prompt_name, prompt)
         made = encode(candidates([documents] if is_one else documents), batch_size, show_progress_bar)
         return self._finished(made, is_one, normalize_embeddings, truncate_dim)
 
@@ -178,7 +178,7 @@ class Model:
         return made[0] if is_one and not scipy.sparse.issparse(made) else made
 
     def rows(self, side: str, texts: Sequence[Any], prompt_name: str | None = None, room: int = 0) -> TextRows:
-        """Queries or documents as token ids, for `embed`: what `encode_queries` and `encode_documents` begin with.
+        """Queries or documents as token ids, for `embed`: what `encode_query` and `encode_document` begin with.
 
         Args:
           side: which of the two they are, 'query' or 'document'.
@@ -394,7 +394,7 @@ def _normalised(embeddings_NE: np.ndarray) -> np.ndarray:
 
 def _texts(queries: Sequence[str]) -> list[str]:
     if not is_list(queries):
-        raise UserError("encode_queries takes a text or a list of texts; of a table it is table['query'].tolist()")
+        raise UserError("encode_query takes a text or a list of texts; of a table it is table['query'].tolist()")
     return [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
 
 

@@ -56,7 +56,7 @@ class _OfMteb:
         from mteb.models.model_meta import ScoringFunction  # pyright: ignore[reportMissingImports]
 
         model = self._model
-        size = model.encode_queries(["a"])[0].shape[-1]  # of late interaction a token's
+        size = model.encode_query(["a"])[0].shape[-1]  # of late interaction a token's
         about = {"name": self._name, "revision": self._revision or self._identity(), "framework": ["JAX"]}
         about |= {"similarity_fn_name": ScoringFunction(model.similarity_fn_name), "embed_dim": size}
         return ModelMeta.create_empty(about)
@@ -120,8 +120,8 @@ class MtebEncoder(_OfMteb):
         name = prompt_name(self._model.prompts, task_metadata.name, task_metadata.type, side)
         batches = list(inputs)
         if side == _QUERY:
-            return self._model.encode_queries([text for batch in batches for text in batch["text"]], name)
-        return self._model.encode_documents([document for batch in batches for document in _documents(batch)], name)
+            return self._model.encode_query([text for batch in batches for text in batch["text"]], name)
+        return self._model.encode_document([document for batch in batches for document in _documents(batch)], name)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Inner products [N, M]; of models that compare by cosines embeddings have length 1."""

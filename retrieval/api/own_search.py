@@ -53,7 +53,7 @@ class OwnSearch:
             collection,
             config.index.words,
             functools.partial(indexes.options_of, config=config),
-            self.model.encode_queries if self.model else None,
+            self.model.encode_query if self.model else None,
             depth,
             len(self.texts),
             weight.dense,
@@ -66,7 +66,7 @@ class OwnSearch:
     def search(
         self, queries: Sequence[str], k: int, systems: Collection[str] = (), prompt_name: str | None = None
     ) -> list[dict[str, list[Hit]]]:
-        """For each query the hits of some systems, by default of all; `prompt_name` as in `Model.encode_queries`.
+        """For each query the hits of some systems, by default of all; `prompt_name` as in `Model.encode_query`.
 
         Raises:
           UserError: there is no such system, or no such prompt.

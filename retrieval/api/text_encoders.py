@@ -87,11 +87,11 @@ class TowerEncoder:
                 encoding.encode_few([[0] * length] * count, self._tower(QUERY), length, self._devices)
                 yield
 
-    def encode_queries(self, texts: Sequence[str], *prompt: str | None) -> Any:
+    def encode_query(self, texts: Sequence[str], *prompt: str | None) -> Any:
         """Embeddings, float32 [Q, E]; `prompt` is a name, or None, and perhaps the text, as of `Model`."""
         return self.embed(self.rows(QUERY, texts, *prompt))
 
-    def encode_documents(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
+    def encode_document(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
         """Embeddings, float32 [N, E]; of long ones that of the beginning."""
         return self.embed(self.rows(DOCUMENT, items, *prompt))
 
@@ -147,7 +147,7 @@ class TowerEncoder:
 
     def over(self, index: Index) -> Search:
         """A search by an index of embeddings; takes the name of a prompt, too."""
-        return lambda queries, k, *prompt: index.search(self.encode_queries(queries, *prompt), k)
+        return lambda queries, k, *prompt: index.search(self.encode_query(queries, *prompt), k)
 
     def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
         """A search among the passages of a run by an index of a kind; None where there is none."""
@@ -189,15 +189,15 @@ class VectorEncoder:
         """What the run lacks where none of its passages are encoded, for an error."""
         return f"run the stage {self._kind.stage} with config.encode.corpus=True"
 
-    def encode_queries(self, texts: Sequence[str], *prompt: str | None) -> Any:
-        """What `TextEncoder.encode_queries` gives."""
+    def encode_query(self, texts: Sequence[str], *prompt: str | None) -> Any:
+        """What `TextEncoder.encode_query` gives."""
         self._check_prompt(*prompt)
-        return self._encoder.encode_queries(texts)
+        return self._encoder.encode_query(texts)
 
-    def encode_documents(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
-        """What `TextEncoder.encode_documents` gives."""
+    def encode_document(self, items: Sequence[Candidate], *prompt: str | None) -> Any:
+        """What `TextEncoder.encode_document` gives."""
         self._check_prompt(*prompt)
-        return self._encoder.encode_documents(items)
+        return self._encoder.encode_document(items)
 
     def check_kind(self, kind: IndexKind) -> None:
         """Checks that the index is exact search."""
@@ -207,7 +207,7 @@ class VectorEncoder:
 
     def stored(self, texts: Sequence[Candidate]) -> Arrays:
         """What an index of texts keeps: the vectors of all tokens and how many each text has, or a sparse matrix."""
-        vectors: Any = self._encoder.encode_documents(texts)
+        vectors: Any = self._encoder.encode_document(texts)
         if isinstance(vectors, list):
             return {"vectors": np.concatenate(vectors), "lengths": np.array(list(map(len, vectors)))}
         return {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr}
@@ -220,7 +220,7 @@ class VectorEncoder:
             shape = len(arrays["indptr"]) - 1, len(self.vocabulary)
             vectors = scipy.sparse.csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape)
         search = self._encoder.over(vectors)
-        return lambda queries, k: search(self._encoder.encode_queries(queries), k)
+        return lambda queries, k: search(self._encoder.encode_query(queries), k)
 
     def over_passages(self, kind: IndexKind, run: Run, options: Options) -> Search | None:
         """A search among the passages of a run; None where they are not encoded."""

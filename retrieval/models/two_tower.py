@@ -150,12 +150,12 @@ class TwoTower(nnx.Module):
         is_tied = not hasattr(self, "document_tower")
         return is_tied and self.token_types == "texts" and len(set(self.pool_from)) == 1
 
-    def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+    def encode_query(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
         return self._encode(self.query_tower, text, _fold_in(dropout_key, 0), self.pool_from[0])
 
-    def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
-        """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
+    def encode_document(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]; the masks differ from those of `encode_query` with the same key."""
         if self.token_types == "sides":
             text = dataclasses.replace(text, types_RL=jnp.ones_like(text.types_RL))
         tower = getattr(self, "document_tower", self.query_tower)

@@ -95,8 +95,8 @@ class Embedder:
         model = nnx.eval_shape(lambda: build(looped, len(vocabulary)))
         inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         # From parameters to a function of ids [B, L] to embeddings [B, E], with the rows spread over the mesh.
-        self.queries = inference.compiled(lambda towers, text: towers.encode_queries(text, None))
-        self.documents = inference.compiled(lambda towers, text: towers.encode_documents(text, None))
+        self.queries = inference.compiled(lambda towers, text: towers.encode_query(text, None))
+        self.documents = inference.compiled(lambda towers, text: towers.encode_document(text, None))
         self._config, self._mesh = config, mesh
 
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
@@ -109,7 +109,7 @@ class Embedder:
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     """Queries as the query tower takes them."""
     prefixes, length = Prefixes.of(config.data, vocabulary), config.data.query_length
-    return [prefixes.query_row(vocabulary, ids, length) for ids in prefixes.encode_queries(vocabulary, texts)]
+    return [prefixes.query_row(vocabulary, ids, length) for ids in prefixes.encode_query(vocabulary, texts)]
 
 
 def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[list[int]]]:
@@ -119,5 +119,5 @@ def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequenc
     what training sees of it (FirstP).
     """
     prefixes, length, most = Prefixes.of(config.data, vocabulary), config.data.document_length, config.encode.windows
-    tokens = prefixes.encode_documents(vocabulary, [item.title for item in items], [item.text for item in items])
+    tokens = prefixes.encode_document(vocabulary, [item.title for item in items], [item.text for item in items])
     return [prefixes.document_rows(vocabulary, title, text, length, most) for title, text in tokens]

@@ -77,8 +77,8 @@ class TwoTowerRecipe(PairRecipe):
     def loss_of(self, model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The loss that the config names, of the embeddings of a batch."""
         (B, K), chunk_size = batch["document_id"].shape, self.config.train.chunk_size
-        query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
-        document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
+        query_BE = embed(model.encode_query, batch, "query", key, chunk_size)
+        document_RE = embed(model.encode_document, batch, "document", key, chunk_size)
         loss_B, metrics = self.embedding_loss()(query_BE, reshape_rows(document_RE, B, K, -1), batch)
         return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 

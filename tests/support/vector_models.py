@@ -31,7 +31,7 @@ def check_loaded(folder, exported):
     for wrong, message in (
         (lambda: model.index(DOCUMENTS, kind="quantised"), "the index 'quantised' is of embeddings"),
         (lambda: model.index(DOCUMENTS, precision="int8"), "an index of kind 'exact' has none"),
-        (lambda: model.encode_queries(["a"], prompt="b"), "has its own markers"),
+        (lambda: model.encode_query(["a"], prompt="b"), "has its own markers"),
         (lambda: model.towers, "embeds no text as one vector"),
         (lambda: retrieval.MtebEncoder(exported), "embeds no text as one vector"),
         (lambda: model.index(), "the run has no index 'exact' of its corpus: run the stage"),

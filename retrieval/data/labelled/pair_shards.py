@@ -255,9 +255,9 @@ class _Records:
         for example, first in zip(self.examples(), self.simple or itertools.repeat(None)):
             query, golds, negatives = example[:3]
             texts = [*golds, *negatives]
-            (query_ids,) = self.prefixes.encode_queries(self.vocabulary, [query])
+            (query_ids,) = self.prefixes.encode_query(self.vocabulary, [query])
             titles, bodies = [text.title for text in texts], [text.text for text in texts]
-            tokens = list(self.prefixes.encode_documents(self.vocabulary, titles, bodies))
+            tokens = list(self.prefixes.encode_document(self.vocabulary, titles, bodies))
             scores_N = np.array(self.teacher.of(query, texts) if self.teacher else example.scores, np.float32)
             ids = [document_id(text, example.label if at < len(golds) else "") for at, text in enumerate(texts)]
             for place, gold in enumerate(golds):

@@ -51,15 +51,15 @@ class Prefixes(NamedTuple):
 
     @property
     def of_stored(self) -> "Prefixes":
-        """What is still to be put before the tokens that `encode_queries` and `encode_documents` gave."""
+        """What is still to be put before the tokens that `encode_query` and `encode_document` gave."""
         in_query, in_document = self.texts or ("", "")
         return self._replace(query=() if in_query else self.query, document=() if in_document else self.document)
 
-    def encode_queries(self, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
+    def encode_query(self, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each query, for `query_row`."""
         return vocabulary.encode_batch([self.texts[0] + text for text in texts] if self.texts else texts)
 
-    def encode_documents(
+    def encode_document(
         self, vocabulary: Vocabulary, titles: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[list[int], list[int]]]:
         """The tokens of each title and of its text, for `document_rows`."""
@@ -141,11 +141,11 @@ class TextSizes(NamedTuple):
     def of_queries(self, texts: Iterable[str]) -> list[int]:
         """Tokens of `[CLS] prefix query [SEP]`."""
         more = self.vocabulary.template.size() + len(self.prefixes.of_stored.query)
-        return [more + len(ids) for ids in self.prefixes.encode_queries(self.vocabulary, list(texts))]
+        return [more + len(ids) for ids in self.prefixes.encode_query(self.vocabulary, list(texts))]
 
     def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
         """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
-        tokens = self.prefixes.encode_documents(self.vocabulary, *_titles_and_texts(texts))
+        tokens = self.prefixes.encode_document(self.vocabulary, *_titles_and_texts(texts))
         more, parted = len(self.prefixes.of_stored.document), not self.prefixes.joined
         size = self.vocabulary.template.size
         return [more + len(title) + len(body) + size(parted and bool(title)) for title, body in tokens]
@@ -153,7 +153,7 @@ class TextSizes(NamedTuple):
 
 def rows_of(vocabulary: Vocabulary, passages: Sequence[Candidate], length: int) -> list[list[int]]:
     """`[CLS] title [SEP] text [SEP]` of each passage, at most so long."""
-    tokens = NONE.encode_documents(vocabulary, *_titles_and_texts(passages))
+    tokens = NONE.encode_document(vocabulary, *_titles_and_texts(passages))
     return [vocabulary.pair(*both, length) for both in tokens]
 
 

@@ -33,7 +33,7 @@ class LateInteraction(nnx.Module):
         # The small number inside the root: a zero vector stays zero, and so does its gradient.
         return vector_RLE * jax.lax.rsqrt(jnp.square(vector_RLE).sum(axis=-1, keepdims=True) + 1e-12)
 
-    encode_queries = encode_documents = __call__
+    encode_query = encode_document = __call__
 
 
 def with_marks(text: Text, marks_RL: jax.Array, unattended: bool) -> Text:

@@ -61,13 +61,13 @@ class TokenEncoder:
 
     def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:
         """A function from texts to their vectors."""
-        return functools.partial(self._encode_queries, self._queries(params))
+        return functools.partial(self._encode_query, self._queries(params))
 
     def documents(self, params: Any) -> Callable[[Iterable[Candidate]], list[np.ndarray]]:
         """A function from candidates to the vectors of the tokens that count, float32 [T, E] of each."""
-        return functools.partial(self._encode_documents, self._documents(params))
+        return functools.partial(self._encode_document, self._documents(params))
 
-    def _encode_queries(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
+    def _encode_query(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
         rows, length = query_tokens(self._config, self._vocabulary, texts), self._config.data.query_length
         made = Queries.empty(len(rows), length, self._config.model.embed_dim)
         for start in range(0, len(rows), _QUERIES):
@@ -78,7 +78,7 @@ class TokenEncoder:
             made.counts[places] = (marks_BL != OTHER)[: len(part)]
         return made
 
-    def _encode_documents(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
+    def _encode_document(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
         windows = candidate_windows(self._config, self._vocabulary, list(items))
         vectors: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(windows)
 

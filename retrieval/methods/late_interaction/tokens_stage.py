@@ -46,7 +46,7 @@ def tokens(run: Run) -> dict[str, Any]:
         if item.name != CORPUS:
             queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
             shards = Shards(folder, "queries", ".npy", len(queries), shard_size)
-            token_store.write(shards, queries.items(), model.encode_queries, dtype)
+            token_store.write(shards, queries.items(), model.encode_query, dtype)
             texts, are_filled = (queries.values(), item.candidates(), total), config.model.late.expansion != NONE
             operations = encoding_cost.of_set(config, model.vocabulary, *texts, are_filled=are_filled)
         shards = Shards(folder, "candidates", ".npy", total, shard_size)
@@ -57,7 +57,7 @@ def tokens(run: Run) -> dict[str, Any]:
             if bits and total:
                 hosts.on_first(functools.partial(_learn_codec, model, item, folder, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
-            token_store.write(shards, texts, model.encode_documents, dtype, codec)
+            token_store.write(shards, texts, model.encode_document, dtype, codec)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
     return summary
@@ -70,7 +70,7 @@ def _learn_codec(model: LateModel, item: Collection, folder: Path, total: int, b
         return
     count = min(1 + int(16 * (120 * total) ** 0.5), total)
     wanted = set(np.random.default_rng(0).choice(total, count, replace=False).tolist())
-    vectors = model.encode_documents([each for row, each in enumerate(item.candidates()) if row in wanted])
+    vectors = model.encode_document([each for row, each in enumerate(item.candidates()) if row in wanted])
     sample = np.concatenate(vectors)
     folder.mkdir(parents=True, exist_ok=True)
     Codec.learn(sample, total * len(sample) // len(vectors), bits, [0], local_mesh(model.config)).save(path)

@@ -40,11 +40,11 @@ class LateModel(TextEncoder):
         params = parameters_of(self.model)
         self.queries, self._documents = encoder.queries(params), encoder.documents(params)
 
-    def encode_documents(self, items: Iterable[Candidate], /) -> list[np.ndarray]:
+    def encode_document(self, items: Iterable[Candidate], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each candidate, float32 [T, E]."""
         return self._documents(items)
 
-    def encode_queries(self, texts: Sequence[str], /) -> list[np.ndarray]:
+    def encode_query(self, texts: Sequence[str], /) -> list[np.ndarray]:
         """The vectors of the tokens that count of each query, float32 [T, E]."""
         return [vectors[counts] for vectors, counts in zip(*self.queries(texts))]
 
@@ -86,7 +86,7 @@ class _LateModels(EncoderKind):
         fields, search = run.config.late, model.over(store)
         first = next((name for name in fields.systems if name in words), "")
         if fields.exact or not first:
-            return SYSTEM, lambda queries, k: search(model.encode_queries(queries), k)
+            return SYSTEM, lambda queries, k: search(model.encode_query(queries), k)
 
         def rank(queries: Sequence[str], k: int) -> Lists:
             _, rows_QK = words[first](queries, max(k, fields.depth))

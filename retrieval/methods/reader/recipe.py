@@ -144,7 +144,7 @@ class ReaderRecipe(Recipe):
         scores = model(text_of(batch, "pair"), key)
         scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
         if self.retrieves:
-            question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
+            question_BE = model.retriever.encode_query(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
             scores["retriever"] = inner_products(question_BE, batch["embedding"])
         loss_B, metrics = self.reader_loss(scores, batch)
         return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
@@ -189,6 +189,6 @@ def embedded(
     """
     mesh = local_mesh(own)
     inference = Inference(own, model, vocabulary.sep_id, mesh)
-    embed = inference.compiled(lambda reader, text: reader.retriever.encode_queries(text, None))(parameters_of(model))
+    embed = inference.compiled(lambda reader, text: reader.retriever.encode_query(text, None))(parameters_of(model))
     tokens = query_tokens(towers, vocabulary, texts)
     return encode_rows(tokens, embed, own.encode.batch_tokens, towers.data.query_length, mesh.size)

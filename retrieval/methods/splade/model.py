@@ -36,14 +36,14 @@ class Splade(MaskedLanguageModel):
         if queries == BY_IDF:
             self.idf = nnx.Param(jnp.zeros(config.vocab_size))
 
-    def encode_queries(self, text: Text, dropout_key: jax.Array | None = None) -> jax.Array:
+    def encode_query(self, text: Text, dropout_key: jax.Array | None = None) -> jax.Array:
         """Weights of all tokens, 0 or more, float32 [B, V]."""
         if self.queries == BY_IDF:
             return self._looked_up(text)
         return self._encode(text, None if dropout_key is None else jax.random.fold_in(dropout_key, 0))
 
-    def encode_documents(self, text: Text, dropout_key: jax.Array | None = None) -> jax.Array:
-        """As `encode_queries`, by the encoder in any case."""
+    def encode_document(self, text: Text, dropout_key: jax.Array | None = None) -> jax.Array:
+        """As `encode_query`, by the encoder in any case."""
         return self._encode(text, None if dropout_key is None else jax.random.fold_in(dropout_key, 1))
 
     def _encode(self, text: Text, key: jax.Array | None) -> jax.Array:

@@ -93,8 +93,8 @@ class SpladeRecipe(PairRecipe):
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
             B, K = batch["document_id"].shape
-            query_BV = embed(model.encode_queries, batch, "query", key, 0 if by_idf else train.chunk_size)
-            document_RV = embed(model.encode_documents, batch, "document", key, train.chunk_size)
+            query_BV = embed(model.encode_query, batch, "query", key, 0 if by_idf else train.chunk_size)
+            document_RV = embed(model.encode_document, batch, "document", key, train.chunk_size)
             loss_B, metrics = loss(query_BV, reshape_rows(document_RV, B, K, -1), batch)
             sides = {"document": (document_RV, "flops", train.sparse.document_weight)}
             if not by_idf:  # whose queries are as sparse as they are

@@ -39,13 +39,13 @@ def search_sparse(run: Run) -> dict[str, Any]:
     encoder, counts = SPARSE_MODELS.open(run, run.config.sparse.model, MODEL), {}
     for collection in collections(run):
         folder = run.folder / NAME / collection.name
-        sparse_store.write(folder, collection, min(run.config.encode.shard_size, _PASSAGES), encoder.encode_documents)
+        sparse_store.write(folder, collection, min(run.config.encode.shard_size, _PASSAGES), encoder.encode_document)
         if collection.name == CORPUS:
             continue
         texts = list(beir.read_queries(run.sets / collection.name / "queries.jsonl").values())
         total = sum(1 for _ in collection.candidates())
         operations = encoding_cost.of_set(encoder.config, encoder.vocabulary, texts, collection.candidates(), total)
-        args = run, encoder, collection.name, encoder.encode_queries(texts), operations
+        args = run, encoder, collection.name, encoder.encode_query(texts), operations
         counts[collection.name] = hosts.on_first(functools.partial(_write_lists, *args))
     return counts
 

@@ -44,9 +44,9 @@ class TermEncoder(TextEncoder):
             most = min(_TERMS, self.model.terms or _TERMS)
             return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
-        self._queries, self._documents = compiled(Splade.encode_queries), compiled(Splade.encode_documents)
+        self._queries, self._documents = compiled(Splade.encode_query), compiled(Splade.encode_document)
 
-    def encode_queries(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
+    def encode_query(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [Q, V]."""
         rows = query_tokens(self.config, self.vocabulary, texts)
         if self.model.queries == BY_IDF:  # the tokens around a query weigh nothing, and keep their places
@@ -54,8 +54,8 @@ class TermEncoder(TextEncoder):
             rows = [[FILLER] * before + list(row[before : len(row) - behind]) + [FILLER] * behind for row in rows]
         return self._matrix(rows, self._queries)
 
-    def encode_documents(self, items: Sequence[Candidate], /) -> scipy.sparse.csr_array:
-        """As `encode_queries`, of the first window of each document."""
+    def encode_document(self, items: Sequence[Candidate], /) -> scipy.sparse.csr_array:
+        """As `encode_query`, of the first window of each document."""
         rows = candidate_windows(self.config, self.vocabulary, items)
         return self._matrix([windows[0] for windows in rows], self._documents)
 

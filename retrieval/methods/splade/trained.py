@@ -52,7 +52,7 @@ class _SparseModels(EncoderKind):
             return None
         encoder = self.open(maker, maker.config.sparse.model, MODEL)
         search = encoder.over(sparse_store.load(folder, sum(1 for _ in collection.candidates())))
-        return SYSTEM, lambda queries, k: search(encoder.encode_queries(queries), k)
+        return SYSTEM, lambda queries, k: search(encoder.encode_query(queries), k)
 
 
 SPARSE_MODELS = _SparseModels(

@@ -41,7 +41,7 @@ def of_set(
 
     Args:
       total: how many candidates there are.
-      build: as of `operations`; its model has `encode_queries` and `encode_documents`.
+      build: as of `operations`; its model has `encode_query` and `encode_document`.
       are_filled: whether all queries are filled up to one length.
     """
     tokens = query_tokens(config, vocabulary, some(queries, len(queries)))
@@ -49,8 +49,8 @@ def of_set(
     windows = candidate_windows(config, vocabulary, some(candidates, total))
     count = functools.partial(operations, config, len(vocabulary), build=build)
     return {
-        costs.QUERY: count(lambda model, text: model.encode_queries(text, None), rows),
-        costs.PASSAGE: count(lambda model, text: model.encode_documents(text, None), windows),
+        costs.QUERY: count(lambda model, text: model.encode_query(text, None), rows),
+        costs.PASSAGE: count(lambda model, text: model.encode_document(text, None), windows),
     }
 
 

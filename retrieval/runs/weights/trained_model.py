@@ -58,11 +58,11 @@ class TextEncoder(abc.ABC):
         self.config.encode.windows = 1  # of long documents the beginning is encoded, as in training
 
     @abc.abstractmethod
-    def encode_queries(self, texts: Sequence[str], /) -> Any:
+    def encode_query(self, texts: Sequence[str], /) -> Any:
         """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
 
     @abc.abstractmethod
-    def encode_documents(self, items: Sequence[Candidate], /) -> Any:
+    def encode_document(self, items: Sequence[Candidate], /) -> Any:
         """The same of documents."""
 
     @abc.abstractmethod
