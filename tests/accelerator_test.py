@@ -1,12 +1,6 @@
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from support import packed_data
 from support.packed_data import given_of, performed
 
@@ -20,7 +14,6 @@ from retrieval.common.runtime.filler import FILLER
 """A day on an accelerator, at toy size on a CPU: its data, its loss, every work, and what goes wrong."""
 
 
-BARE = REPOSITORY / "tests" / "support" / "bare_machine"
 QUICK = ("late interaction, L12 H768",)  # whose pairs differ most from those of other works
 
 
@@ -28,13 +21,6 @@ QUICK = ("late interaction, L12 H768",)  # whose pairs differ most from those of
 def packed(prepared, inputs, tmp_path_factory):
     """The packed data of the toy corpus."""
     return packed_data.write(prepared, inputs, tmp_path_factory.mktemp("packed") / "data")
-
-
-def call(*arguments, path=""):
-    """A command of Python's in a process of its own, as on a bare machine."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(BARE), path)))}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=1200, env=environment)
 
 
 class InThisProcess:
@@ -139,43 +125,3 @@ def test_a_machine_without_an_accelerator_and_an_unknown_card_are_named(packed, 
     command.main([f"--data={packed}", f"--out={tmp_path}", "--minutes=60"])
     assert performed_works == [(name, "NVIDIA B9") for name in command.WORKS]
     assert "'NVIDIA B9' is not in the table of cards" in (tmp_path / "results.md").read_text()
-
-
-def test_a_bare_machine_can_run_it(packed, tmp_path):
-    works = ", ".join(command.WORKS)
-    arguments = [f"--data={packed}", f"--out={tmp_path}", "--seconds=60"]
-    code = f"""
-from benchmarks.accelerator import __main__, work
-from benchmarks.accelerator import {works}
-work.main(["served", *{arguments}])
-"""
-    run = call("-c", code, path=str(packed / data.PACKAGES))
-    assert run.returncode == 0, run.stderr
-    assert outcomes.read(tmp_path / "served.json")["failures"] == {}
-    refused = call("-c", "import tensorflow")
-    assert "No module named 'tensorflow'" in refused.stderr
-
-
-@pytest.mark.long
-def test_the_whole_command_goes_on_where_it_was_cut_off(packed, tmp_path):
-    command = ("-m", "benchmarks.accelerator", f"--data={packed}", f"--out={tmp_path}", "--minutes=20", "--cpu")
-    first = call(*command, "--works=curves,restart")
-    assert first.returncode == 0, first.stdout + first.stderr
-    values = outcomes.read(tmp_path / "curves.json")
-    assert values["failures"] == {}
-    assert {run["status"] for run in values["runs"].values()} == {"done"}
-    steps = [point["step"] for point in values["runs"]["bow-s0"]["points"]]
-    assert steps == [2, 4, 6, 8]
-    # As if the process had been killed in an arm: that one begins again, and the others stay as they are.
-    values["runs"]["bow-s0"] |= {"status": "cut off", "points": []}
-    (tmp_path / "curves.json").write_text(json.dumps(values))
-    second = call(*command, "--works=curves,step")
-    assert second.returncode == 0, second.stdout + second.stderr
-    again = outcomes.read(tmp_path / "curves.json")
-    assert again["runs"]["mlm-s0"] == values["runs"]["mlm-s0"]
-    assert [point["step"] for point in again["runs"]["bow-s0"]["points"]] == steps
-    assert outcomes.read(tmp_path / "step.json")["runs"]["ours: L12 H768"]["turns"] == 3
-    equal = outcomes.read(tmp_path / "restart.json")["runs"]
-    assert {(run["equal bits"], run["went on from step"]) for run in equal.values()} <= {("yes", "8"), ("yes", "16")}
-    page = (tmp_path / "results.md").read_text()
-    assert "| BoW-MLP, ICT+BFS+WLP | 0 | 8 |" in page and "| ours: L12 H768 |" in page and "CPU" in page
