@@ -10,69 +10,55 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import SETS, Given
 
-FORM = SETS["labelled"]
 AUDIT, RUN = "npm/npm audit.md", "npm/run.md"
-DOCUMENTS = {AUDIT: 3, RUN: 1}
-OF_AUDIT = {f"{AUDIT}:{n}" for n in range(3)}
+PASSAGES = [f"{AUDIT}:0", f"{AUDIT}:1", f"{AUDIT}:2", f"{RUN}:0"]
+BOTH = {"how": PASSAGES[:3], "why": PASSAGES[3:]}
 
 
 @pytest.fixture
 def read(tmp_path):
-    """A function from the lines of a file, and fields, to the set."""
-    passages = [Candidate(f"{id}:{n}", id, f"text {n}") for id, count in DOCUMENTS.items() for n in range(count)]
+    """A function from the lines of a file to the set."""
     (tmp_path / "corpus").mkdir()
+    passages = [Candidate(id, "title", f"text {id}") for id in PASSAGES]
     beir.write_candidates(tmp_path / "corpus" / "passages-00000-of-00001.jsonl", passages)
-    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "how"}\n{"_id": "2", "text": "why"}\n')
+    queries, path, form = tmp_path / "queries.jsonl", tmp_path / "labels.x", SETS["labelled"]
+    queries.write_text('{"_id": "1", "text": "how"}\n{"_id": "2", "text": "why"}\n')
 
-    def read(lines, corpus="corpus", **changes):
-        path = tmp_path / "labels.x"
+    def read(lines, corpus="corpus", unknown="refuse"):
         path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
-        options = {name: tree.defaults()[name] for name in FORM.options} | {
-            name.replace("__", "."): value for name, value in changes.items()
-        }
-        FORM.check(str(path), options, has_corpus=corpus == "corpus")
-        return next(FORM.read(str(path), Given(options, tmp_path / corpus, tmp_path)))
+        options = {name: tree.defaults()[name] for name in form.options}
+        options |= {"sets.unknown": unknown, "pairs.queries": str(queries)}
+        form.check(str(path), options, has_corpus=corpus == "corpus")
+        return next(form.read(str(path), Given(options, tmp_path / corpus, tmp_path)))
 
     return read
 
 
 def judged(value):
     ((rule, qrels),) = value.qrels.items()
-    return rule, {value.queries[id]: set(grades) for id, grades in qrels.items()}
-
-
-BOTH = {"how": OF_AUDIT, "why": {f"{RUN}:0"}}
-QUERIES = "pairs__queries"
+    return rule, {value.queries[id]: list(grades) for id, grades in qrels.items()}
 
 
 @pytest.mark.parametrize(
-    ("lines", "named"),
+    "lines",
     [
-        ([{"query": "how", "document": AUDIT}, {"query": "why", "document": RUN}], False),
-        ([{"query": "how", "positives": [f"./{AUDIT}", RUN]}, {"query": "why", "positives": [f"{RUN}:0"]}], False),
-        ([{"query": "how", "positive_id": AUDIT}, {"query": "why", "positive_id": [RUN, f"{RUN}:0"]}], False),
-        (["query,document", f"how,{AUDIT}", f"why,{RUN}"], False),
-        ([f"why\t{RUN}", f"how\t{AUDIT}"], False),
-        (["query-id\tcorpus-id\tscore", f"1\t{AUDIT}\t2", f"2\t{RUN}\t1", f"2\t{AUDIT}\t0"], True),
-        ([{"query_id": 1, "document_ids": [AUDIT, RUN], "labels": [1, 0]}, {"query_id": 2, "positive_id": RUN}], None),
+        [{"query": "how", "document": AUDIT}, {"query": "why", "document": RUN}],
+        [{"query": "how", "positives": [f"./{AUDIT}"]}, {"query": "why", "positives": [RUN, f"{RUN}:0"]}],
+        [{"query": "how", "positive_id": AUDIT}, {"query": "why", "positive_id": [RUN]}],
+        ["query,document", f"how,{AUDIT}", f"why,{RUN}"],
+        [f"why\t{RUN}", f"how\t{AUDIT}"],
+        ["query-id\tcorpus-id\tscore", f"1\t{AUDIT}\t2", f"2\t{RUN}\t1", f"2\t{AUDIT}\t0"],
     ],
 )
-def test_any_passage_of_a_right_document_is_right(read, tmp_path, lines, named):
-    fields = {QUERIES: str(tmp_path / "queries.jsonl")} if named else {}
-    if named is None:
-        with pytest.raises(UserError, match="ids, whose texts are elsewhere: set"):
-            read(lines)
-        return
-    value = read(lines, **fields)
-    rule, pairs = judged(value)
-    expected = BOTH if "./" not in str(lines) else BOTH | {"how": OF_AUDIT | {f"{RUN}:0"}}
-    assert rule == "document" and pairs == expected
-    assert [candidate.id for candidate in value.candidates] == [*sorted(OF_AUDIT), f"{RUN}:0"]
+def test_any_passage_of_a_right_document_is_right(read, lines):
+    value = read(lines)
+    assert judged(value) == ("document", BOTH)
+    assert [candidate.id for candidate in value.candidates] == PASSAGES
     assert value.notes == ("Judged against 4 passages of 2 documents, which labels name.",)
 
 
 def test_labels_of_passages_alone_are_an_ordinary_set(read):
-    assert judged(read([{"query": "why", "document": f"{RUN}:0"}])) == ("test", {"why": {f"{RUN}:0"}})
+    assert judged(read([{"query": "why", "document": f"{RUN}:0"}])) == ("test", {"why": [f"{RUN}:0"]})
 
 
 def test_unknown_ids_are_named_with_their_lines(read, caplog):
@@ -81,26 +67,19 @@ def test_unknown_ids_are_named_with_their_lines(read, caplog):
         UserError, match=r"1 of 2 labels are no ids .*'npm/rum.md' \(line 2\); an id of a passage is 'npm"
     ):
         read(lines)
-    value = read(lines, sets__unknown="drop")
-    assert judged(value) == ("document", {"how": OF_AUDIT}) and sum(value.left_out.values()) == 1
+    value = read(lines, unknown="drop")
+    assert judged(value) == ("document", {"how": BOTH["how"]}) and list(value.left_out.values()) == [1]
     assert "'npm/rum.md' (line 2)" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
-        (["rum.md", "docs/start.md"], "2 of 2 answers look like ids of documents, such as 'rum.md' (line 1)"),
-        (["rum.md", "Hold the button.", "no"], "1 of 3 answers look like ids"),
-        (["Hold the button.", "no"], ""),
-    ],
-)
-def test_what_looks_like_ids_is_never_silently_an_answer(read, caplog, answers, says):
+@pytest.mark.parametrize("like", [0, 1, 2])
+def test_what_looks_like_ids_is_never_silently_an_answer(read, caplog, like):
+    answers = [*["rum.md", "docs/start.md"][:like], "Hold the button.", "no"][: 2 + like % 2]
     lines = [{"query": f"q{n}", "answer": answer} for n, answer in enumerate(answers)]
-    if says.startswith("2"):
-        with pytest.raises(UserError) as error:
+    if like == 2:
+        with pytest.raises(UserError, match=r"2 of 2 answers look like ids of documents, such as 'rum.md' \(line 1\)"):
             read(lines)
-        assert says in str(error.value)
-    value = read(lines, corpus="none" if says.startswith("2") else "corpus")
+    value = read(lines, corpus="corpus" if like < 2 else "none")
     assert value.notes == (f"Judged against the {len(answers)} answers of the file.",)
-    assert says in caplog.text and ("look like" in caplog.text) == bool(says)
+    assert (f"{like} of {len(answers)} answers look like ids" in caplog.text) == bool(like)
     assert sorted(candidate.text for candidate in value.candidates) == sorted(answers)

@@ -123,8 +123,8 @@ def _best_first(training: RetrievalSet) -> RetrievalSet:
 
     def ordered(query: str, grades: dict[str, int]) -> dict[str, int]:
         rows = index.search([training.queries[query]], len(passages))[1][0]
-        found = (passages[row].id for row in rows.tolist() if row >= 0)
-        return {id: grades[id] for id in (*found, *grades) if id in grades}
+        best = (passages[row].id for row in rows.tolist() if row >= 0)
+        return {id: grades[id] for id in (*best, *grades) if id in grades}
 
     rules = training.qrels.items()
     qrels = {rule: {query: ordered(query, grades) for query, grades in judged.items()} for rule, judged in rules}
