@@ -93,10 +93,10 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
 @pytest.mark.parametrize(
     ("loss", "option", "value", "owner", "default"),
     [
-        ("two_way_nll", "other_positives", "mean", r"2 other losses", "mask"),
+        ("two_way_nll", "other_positives", "mean", "other losses", "mask"),
         ("two_way_nll", "symmetric", True, r"config\.train\.loss=in_batch_softmax", "False"),
-        ("two_way_nll", "margin", 2.0, r"\d other losses", "1.0"),
-        ("quadruplet", "temperature", 0.05, r"\d+ other losses", "1.0"),  # of which no name would be a hint
+        ("two_way_nll", "margin", 2.0, "other losses", "1.0"),
+        ("quadruplet", "temperature", 0.05, "other losses", "1.0"),  # of which no name would be a hint
     ],
 )
 def test_an_option_that_the_loss_would_ignore_is_refused(loss, option, value, owner, default):

@@ -55,8 +55,7 @@ def _far(own: OwnSearch) -> dict[str, float]:
     The words are of the model's vocabulary: of the corpus, they would say what that is about.
     """
     tokens = own.model.towers.vocabulary.tokens if own.model else []
-    words = [word for token in tokens if len(word := token.lstrip("\u0120\u2581")) > 2 and word.isalpha()]
-    if not words:
+    if not (words := [word for token in tokens if len(word := token.lstrip("\u0120\u2581")) > 2 and word.isalpha()]):
         return {}
     queries = [" ".join(of) for of in np.random.default_rng(0).choice(words, (_QUERIES, _WORDS))]
     scores = [hits[DENSE][0].score for hits in own.search(queries, 1, [DENSE])]

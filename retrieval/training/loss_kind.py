@@ -159,7 +159,7 @@ def check_unread(config: ConfigDict, read: Collection[str], why: str) -> None:
         for option in sorted(set(entry.options()) - set(read)):
             default, value = declared()[option].default, config.train[option.removeprefix("train.")]
             if value != default and value not in entry.neutral.get(option, ()):
-                count = sum(option in of.options() for of in LOSSES.values())
-                owner = f"config.train.loss={other}" if count == 1 else f"{count} other losses"
+                is_alone = sum(option in of.options() for of in LOSSES.values()) == 1
+                owner = f"config.train.loss={other}" if is_alone else "other losses"
                 problem = f"config.{option}={value} is a part of {owner}, and {why}"
                 raise UserError(f"{problem}: set config.{option}={default}")
