@@ -196,8 +196,7 @@ def expanded(value: str) -> str:
 def refuse_arguments(argv: Sequence[str]) -> None:
     """Everything is a flag."""
     if len(argv) > 1:
-        order = "stages come first, as in `retrieval search --workdir=X`, then --flags and --config.FIELD=VALUE"
-        raise UserError(f"unexpected argument '{argv[1]}'; {order}")
+        raise UserError(f"unexpected argument '{argv[1]}'; stages come first, then --flags and --config.FIELD=VALUE")
 
 
 def our_flags() -> list[flags.Flag]:
@@ -279,9 +278,8 @@ def _refuse_twice(argv: Sequence[str]) -> None:
     """The flag library would take the last of two and say nothing."""
     firsts: dict[str, str] = {}
     for flag in filter(None, map(_FLAG.match, argv)):
-        if flag[1] in firsts:
-            raise UserError(f"--{flag[1]} is there twice, {firsts[flag[1]]} and {flag.string}: leave one out")
-        firsts[flag[1]] = flag.string
+        if (first := firsts.setdefault(flag[1], flag.string)) != flag.string:
+            raise UserError(f"--{flag[1]} is there twice, {first} and {flag.string}: leave one out")
 
 
 def _parse(argv: Sequence[str]) -> list[str]:

@@ -65,12 +65,15 @@ def written_out(argv: Sequence[str]) -> list[str]:
     given |= {"query"} if "queries" in given else set()
     wanted = {name: flag for name, flag in verb.takes.items() if flag not in given}
     if len(words) > len(wanted):
-        usage = f"retrieval {' '.join([argv[0], *wanted])}"
-        raise UserError(f"unexpected argument '{words[len(wanted)]}': write {usage}, with quotes around several words")
-    values = [*words, *(_left_out(argv[0], name) for name in [*wanted][len(words) :])]
-    for (name, flag), value in zip(wanted.items(), values):
+        many = "several words go in quotes"
+        raise UserError(f"unexpected argument '{words[len(wanted)]}': {argv[0]} takes {' '.join(verb.takes)}; {many}")
+    for (name, flag), word in itertools.zip_longest(wanted.items(), words):
+        if not word and name != _RUN:
+            raise UserError(f"{name} is missing: retrieval {argv[0]} {' '.join(verb.takes)}")
+        value = word or _newest()
         if name == _RUN and not is_url(value) and not (Path(value) / artefacts.CONFIG).is_file():
-            raise UserError(f"{value}: no run is there; name its work directory, and put quotes around several words")
+            way = "name its work directory, or make one with `retrieval own DOCS`; several words go in quotes"
+            raise UserError(f"{value}: no run is there: {way}")
         rest.append(f"--{flag}={value}")
     return [*(f"--{flag}={value}" for flag, value in verb.sets.items() if flag not in given), *rest]
 
@@ -90,11 +93,8 @@ def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str]
     return words, rest
 
 
-def _left_out(verb: str, name: str) -> str:
-    """The value of a word that is not there."""
-    if name != _RUN:
-        raise UserError(f"{name} is missing: retrieval {verb} {' '.join(VERBS[verb].takes)}")
-    indexed = sorted(Path("runs").glob("*/index/corpus"), key=lambda folder: folder.stat().st_mtime)
-    if not indexed:
-        raise UserError("no run below runs/ has an index: make one with `retrieval own DOCS`, or name a RUN")
-    return str(indexed[-1].parents[1])
+def _newest() -> str:
+    """The newest run below runs/ whose documents are indexed; where there is none, that which `own` makes."""
+    indexed = Path("runs").glob("*/index/corpus")
+    newest = max(indexed, key=lambda folder: folder.stat().st_mtime, default=Path("runs/own/index/corpus"))
+    return str(newest.parents[1])

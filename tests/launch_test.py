@@ -106,7 +106,7 @@ def test_up_from_nothing_to_a_run(work):
     active(work, 2)
     work.answer("main", {"out": "step 1: loss 0.5"})
     done = work.run("tpu_vm.sh", "up", "--keep", *UP, *NASTY)
-    assert gcloud(work) == ATTEMPT
+    assert gcloud(work) == ATTEMPT and "worker.sh watch" not in str(work.argv("ssh prepare"))
     assert all({"--worker=all", "--project=p", "--zone=z"} <= set(argv) for argv in work.argv("ssh run", "tpu-vm scp"))
     assert "--ssh-flag=-oServerAliveInterval=30" in work.argv("ssh run")[0]
     hosts = [(call["host"], call["environment"]) for call in work.calls("main")]
@@ -205,6 +205,7 @@ def test_a_slice_starts_its_run_again_and_deletes_itself(work, codes, number, en
     work.environment["PAUSE_SECONDS"] = "0.1"
     done = work.run("tpu_vm.sh", "up", "--detach", *UP)
     assert "the slice deletes itself" in done.stderr and "attach" in done.stderr
+    assert "worker.sh watch 3600 gcloud" in str(work.argv("ssh prepare"))
     run = work.root / "hosts/host0/retrieval/run"
     while not (run / "code").exists() or len(work.calls("curl")) < 2:  # the first was for the watch
         time.sleep(0.01)
@@ -215,15 +216,6 @@ def test_a_slice_starts_its_run_again_and_deletes_itself(work, codes, number, en
         work.wait_for("queued-resources delete")
         tail = ["run-1", "--force", "--quiet", "--async", "--project=p", "--zone=z"]
         assert work.argv("queued-resources delete")[0][-6:] == tail
-
-
-@pytest.mark.parametrize("options, seconds", [([], 3600), (["--idle=5"], 300), (["--keep"], None)])
-def test_a_slice_is_told_to_delete_itself_when_it_is_idle(work, options, seconds):
-    active(work)
-    work.run("tpu_vm.sh", "up", *options, *UP)
-    [install] = [word for argv in work.argv("ssh prepare") for word in argv if "worker.sh install" in word]
-    assert ("worker.sh watch" in install) == bool(seconds)
-    assert not seconds or f"worker.sh watch {seconds} gcloud\\ compute\\ tpus\\ queued-resources\\ delete" in install
 
 
 def test_a_slice_deletes_itself_once_nothing_has_run_for_long(work):
