@@ -53,7 +53,7 @@ def without_corpus(tmp_path_factory):
     config.vocab = config.train.init_from = str(bert)
     config.pairs.files = config.sets.labelled = str(root / "p.jsonl")
     config.model.update(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=8)
-    config.data.update(query_length=8, document_length=16, lanes=2)
+    config.data.update(query_length=8, document_length=16, lanes=2, shuffle_buffer=64)
     config.split.shards = 2
     config.train.update(steps=2, batch_size=8)
     config.loop.update(checkpoint_every=2, validate_every=2)

@@ -28,9 +28,9 @@ def run(tmp_path_factory, one_device):
     config.vocab, config.train.init_from = str(root / "tokenizer"), ""
     config.pairs.files = config.sets.labelled = str(root / "p.jsonl")
     config.model.update(TINY["model"])
-    config.data.update(query_length=24, document_length=32, lanes=2, negatives=0, append_eos=True, titles="joined")
+    config.data.update(query_length=24, document_length=32, lanes=1, negatives=0, append_eos=True, titles="joined")
     config.data.update(query_prefix="Instruct: find\nQuery:", document_prefix="text:")
-    config.split.shards = 2
+    config.data.shuffle_buffer, config.split.shards = 64, 2
     config.train.update(steps=2, batch_size=8)
     config.loop.update(checkpoint_every=2, validate_every=2)
     config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")

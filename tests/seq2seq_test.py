@@ -26,7 +26,7 @@ STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {"stages": STAGES, "base": "", "split.set": "reqa", "split.ratio": 0.9, "split.validation": 0.1}
 CHANGES |= {"split.shards": 2, "model.writer.layers": 1, "loop.validate_every": 100, "loop.validate_queries": 3}
 CHANGES |= {"loop.checkpoint_every": 100, "train.steps": 200, "train.batch_size": 8, "train.learning_rate": 3e-3}
-CHANGES |= {"generate.queries": 3, "encode.shard_size": 5, "generate.collections": ("reqa",)}
+CHANGES |= {"loop.log_every": 100, "generate.queries": 3, "encode.shard_size": 5, "generate.collections": ("reqa",)}
 
 
 def make_run(inputs, folder, **changes):
