@@ -71,7 +71,7 @@ def write(folder: Path, index: StoredIndex) -> None:
     files.remove(folder / _ARRAYS)
     if index.arrays:
         with files.atomic(folder / _ARRAYS) as temporary, temporary.open("wb") as file:
-            np.savez(file, **index.arrays)
+            np.savez(file, allow_pickle=False, **index.arrays)
     about = {"model": index.model, "kinds": list(index.kinds), "weight": index.weight, "options": dict(index.options)}
     files.write_json(folder / _INDEX, about)
     files.write_manifest(folder)

@@ -51,12 +51,12 @@ def write_sets(run: Run) -> dict[str, Any]:
                 "training: of a document that is right, the passages that BM25 finds best for a question are first"
             )
         beir.write_folder(run.training, training)
-        sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
-        sizes[split.set] |= dict(training.left_out)
-        sizes[split.set]["test queries"] = tested = len(values[split.set].queries)
+        of_set: dict[str, Any] = sizes[split.set]
+        of_set |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()} | dict(training.left_out)
+        of_set["test queries"] = tested = len(values[split.set].queries)
         if tested < _FEW:
             note = f"Tested on {tested} of {len(value.queries)} questions, which are few: the study folds tests on all."
-            sizes[split.set][NOTES].append(note)
+            of_set[NOTES].append(note)
             _log.warning("set %s: %s (configs/studies/folds.py)", split.set, note)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)

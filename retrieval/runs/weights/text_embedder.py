@@ -75,7 +75,7 @@ class TextEmbedder:
         self._rows = {QUERIES: lambda items: [[ids] for ids in query_tokens(*texts, items)]}
         self._rows[DOCUMENTS] = functools.partial(candidate_windows, *texts)
         self._embed_rows, self._shard_size = embedder.embed_rows, towers.config.encode.shard_size
-        self._sizes = {"longest": longest_text(towers.config), "multiple": mesh.size}
+        self._sizes: dict[str, Any] = {"longest": longest_text(towers.config), "multiple": mesh.size}
         self._sizes["batch_tokens"] = towers.config.encode.batch_tokens
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:

@@ -40,8 +40,8 @@ class OfTeacher(Loss):
             raise UserError(
                 f"config.train.guide={self.guide} gives {target_BH.shape[1]} numbers, the model {size}: {way}"
             )
-        cosine_B = sum(_cosine(x_BE, target_BH) for x_BE in texts) / 2
-        return sum(self.distance(x_BE, target_BH) for x_BE in texts) / 2, {"cosine": cosine_B}
+        mean_B = [jnp.mean(jnp.stack([of(x_BE, target_BH) for x_BE in texts]), 0) for of in (self.distance, _cosine)]
+        return mean_B[0], {"cosine": mean_B[1]}
 
     @abc.abstractmethod
     def distance(self, student_BE: jax.Array, teacher_BE: jax.Array) -> jax.Array:
