@@ -18,8 +18,8 @@ Other words before the flags are stages: `evaluate report` is --stage=evaluate,r
 `inspect` looks at the passages and the labelled queries of a run for what may be wrong with them.
 Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
 the fields that were set. So --config can be left out for one that exists, and other fields can be set in it. A run that
-was cut off goes on with the same command. --help=stages lists the stages, and so on for experiments, formats, fields
-and flags. --help=all lists everything, --help=WORD what has the word.
+was cut off goes on with the same command. Stages are listed by --help=stages. So are experiments, formats, fields and
+flags by their names. All of it is --help=all, and what has a word --help=WORD.
 """
 
 import sys

@@ -43,7 +43,8 @@ def manual(introduction: str, word: str = "") -> str:
         return first(introduction)
     from retrieval.runs.pipeline.stage import STAGES
 
-    sections = {"Stages": [(name, _what(STAGES[name])) for name in sorted(STAGES)]}
+    is_told = word.lower() in ("all", "stages")  # by their modules, whose imports take seconds
+    sections = {"Stages": [(name, _what(STAGES[name]) if is_told else "a stage") for name in sorted(STAGES)]}
     sections["Experiments (--config)"] = list(cli.described().items())
     for title, forms in _formats().items():
         sections[f"Formats: {title.lower()}"] = [(_named(form), _setting(form)) for form in forms]

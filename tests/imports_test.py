@@ -210,7 +210,7 @@ def modules_of(*arguments):
     [
         ([], 0, "retrieval.main search --workdir="),
         (["--version"], 0, f"retrieval {retrieval.__version__}"),
-        (["--help"], 0, "config.train.steps=100000"),
+        (["--help=fields"], 0, "config.train.steps=100000"),
         (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
         (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),
     ],

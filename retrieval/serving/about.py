@@ -24,16 +24,15 @@ def about(own: OwnSearch) -> dict[str, Any]:
 
     It searches, which takes as long as some tens of queries.
     """
-    count = len(own.texts)
-    searched = {"passages": count, "documents": _documents(own.run) or count, "examples": _examples(own.run, own)}
+    searched = {"passages": len(own.texts), "documents": _documents(own), "examples": _examples(own.run, own)}
     return searched | {"far": _far(own), "cosine": bool(own.model) and own.model.similarity == "cosine"}
 
 
-def _documents(run: Run) -> int:
-    """How many a prepared corpus has passages of; 0 where that is not known."""
-    path = run.corpus / "stats.json"
-    counts = files.read_json(path)["counts"] if run.prepares and path.exists() else {}
-    return counts.get("articles", 0) - counts.get("articles without a passage (too short)", 0)
+def _documents(own: OwnSearch) -> int:
+    """How many a prepared corpus has passages of; where that is not known, or nothing was cut, how many passages."""
+    path = own.run.corpus / "stats.json"
+    counts = files.read_json(path)["counts"] if own.run.prepares and path.exists() else {}
+    return counts.get("articles", 0) - counts.get("articles without a passage (too short)", 0) or len(own.texts)
 
 
 def _examples(run: Run, own: OwnSearch) -> list[str]:
@@ -57,6 +56,6 @@ def _far(own: OwnSearch) -> dict[str, float]:
     tokens = own.model.towers.vocabulary.tokens if own.model else []
     if not (words := [word for token in tokens if len(word := token.lstrip("\u0120\u2581")) > 2 and word.isalpha()]):
         return {}
-    queries = [" ".join(of) for of in np.random.default_rng(0).choice(words, (_QUERIES, _WORDS))]
-    scores = [hits[DENSE][0].score for hits in own.search(queries, 1, [DENSE])]
+    queries = map(" ".join, np.random.default_rng(0).choice(words, (_QUERIES, _WORDS)))
+    scores = [hits[DENSE][0].score for hits in own.search([*queries], 1, [DENSE])]
     return {DENSE: float(np.percentile(scores, _STAY_BELOW))}
