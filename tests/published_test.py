@@ -11,7 +11,7 @@ from support.tiny import complete
 from support.tuned import tuned
 
 import retrieval
-from configs import fine_tune, own, published
+from configs import fine_tune, published
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
@@ -93,39 +93,6 @@ def write_set(folder, parts):
     queries = {f"q{n}": f"where is {n}?" for n in range(60)}
     beir.write_folder(folder, RetrievalSet(folder.name, queries, candidates, qrels))
     return folder
-
-
-def all_stages(config, folder, **changes):
-    """A run of a config, all of whose stages are done."""
-    config.update_from_flattened_dict({"index.dense": "exact", **changes})
-    return complete(Run(config, folder, REPOSITORY / "requirements.lock"))
-
-
-def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path):
-    """`own:MODEL`, then `own:pairs:MODEL` on top of that."""
-    for number in range(30):
-        text = f"The fox {number} is a dog. It was {number} and {number + 100} at the end of the day."
-        files.write_text(tmp_path / "docs" / f"{number}.md", f"# Fox {number}\n\n{text}\n")
-    pairs = [{"query": f"where is {n}?", "positives": [f"the fox {n}"]} for n in range(60)]
-    files.write_text(tmp_path / "pairs.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))
-    labelled = {"sets.labelled": str(tmp_path / "pairs.jsonl")}
-    run = all_stages(own.get_config(str(model)), tmp_path / "run", corpus=str(tmp_path / "docs"), **labelled)
-    rows = json.loads((run.folder / "results.json").read_text())
-    assert {(row["dataset"], row["system"]) for row in rows} >= {
-        (set, system) for set in ("sentences", "pairs") for system in ("bm25", "dense", "hybrid")
-    }
-    loaded = retrieval.load(run.folder)
-    assert loaded.index(kind="bm25").search("a day of 107", k=3)[0].id == "7.md:0"
-    assert len(loaded.index(kind="hybrid").search("fox 7", k=3)) == 3
-
-    changes = {"train.batch_size": 8, "train.epochs": 1, "train.minutes": 0.0, "loop.validate_every": 3}
-    tuned = all_stages(
-        own.get_config(f"pairs:{model}"), tmp_path / "tuned", base=str(run.folder), **labelled, **changes
-    )
-    systems = {row["system"] for row in json.loads((tuned.folder / "results.json").read_text())}
-    assert systems >= {"bm25", "start", "dense", "hybrid"}
-    hits = retrieval.load(tuned.folder).index(kind="hybrid").search("fox 7", k=3)
-    assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
 @pytest.mark.parametrize(
