@@ -65,6 +65,7 @@ def trained(request, folder, tmp_path_factory):
     changes = {"pairs.files": place / "pairs.jsonl", "sets.labelled": place / "test.jsonl", "train.steps": 4}
     changes |= {"train.minutes": 0, "train.batch_size": 8, "train.learning_rate": 1e-2, "index.dense": "exact"}
     changes |= {"train.lora.rank": request.param, "loop.validate_every": 2, "loop.best": "Success@1"}
+    changes |= {"data.lanes": 1, "data.shuffle_buffer": 64, "split.shards": 2, "model.remat": "none"}
     config = start(folder, *(f"--config.{name}={value}" for name, value in changes.items()))
     run = Run(config, place / "run", REPOSITORY / "requirements.lock")
     preflight.check(run, config.stages)

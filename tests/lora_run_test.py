@@ -131,14 +131,21 @@ def flip(path):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_another_base_is_refused(model, tmp_path):
-    base = shutil.copytree(model, tmp_path / "base")
-    run = adapted(base, tmp_path / "run", stages=("sets", "pairs", "train"))
-    path = base / "model.safetensors"
+@pytest.fixture
+def flipped(model):
+    """The file of the base, with another bit for the length of a test."""
+    path, status = model / "model.safetensors", (model / "model.safetensors").stat()
     flip(path)
+    yield path
+    flip(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_another_base_is_refused(finished, flipped, tmp_path):
+    path = flipped
     with pytest.raises(UserError, match=r"model\.safetensors: the adapters of .*run were trained on another file"):
-        retrieval.load(run.folder)
-    unfinished = copied(run, tmp_path / "unfinished", ())
+        retrieval.load(finished.folder)
+    unfinished = copied(finished, tmp_path / "unfinished", ())
     records.write_record(unfinished, "train", {**records.read_own_record(unfinished, "train"), "done": False})
     with pytest.raises(UserError, match=r"model\.safetensors: the adapters of .*unfinished were trained on another"):
         execute(unfinished, "train")

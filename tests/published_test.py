@@ -103,6 +103,7 @@ def all_stages(config, folder, **changes):
     return complete(Run(config, folder, REPOSITORY / "requirements.lock"))
 
 
+@pytest.mark.long
 def test_documents_are_searched_with_a_model_and_pairs_train_it(model, tmp_path):
     """`own:MODEL`, then `own:pairs:MODEL` on top of that."""
     for number in range(30):

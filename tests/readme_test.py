@@ -27,12 +27,13 @@ PROGRAM, VERB = "python -m retrieval.main ", "retrieval "
 
 TOY = {"corpus": "DATA/pages-articles.xml.bz2", "sets.pydocs": False, "sets.reqa": "DATA/dev-v1.1.json.gz"}
 SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
+FEW = "train.steps=2 train.batch_size=8 split.shards=2 data.lanes=1 data.shuffle_buffer=64".split()
 # What the first command of a work directory is given beside its own arguments.
 SIZES = {
     "runs/quickstart": as_flags(**TOY, **CHEAP, **SHORT),
     "runs/own": ["--config.prepare.longest_passage=60"],  # MODEL reads 20, in which there are no two sentences
-    "runs/tuned": ["--config.train.steps=2", "--config.train.batch_size=8"],
-    "runs/pairs": ["--config.train.steps=2", "--config.train.batch_size=8"],
+    "runs/tuned": [f"--config.{field}" for field in FEW],
+    "runs/pairs": [f"--config.{field}" for field in (*FEW, "model.remat=none")],
     "runs/wiki": as_flags(**SHORT),
     "runs/nfcorpus": [],
     "runs/published": [],
@@ -137,6 +138,11 @@ def test_the_commands_of_a_run(place, run, home):
         run(number)
     written = "export/README.md" if place in ("runs/tuned", "runs/wiki") else "report.md"
     assert (home / place / written).is_file()
+    if place == "runs/tuned":  # on a run over documents, whose passages it searches
+        systems = {row["system"] for row in json.loads((home / place / "results.json").read_text())}
+        assert systems >= {"bm25", "start", "dense", "hybrid"}
+        hits = retrieval.load(home / place).index(kind="hybrid").search("red fox", k=3)
+        assert len(hits) == 3 and all(".md:" in hit.id for hit in hits)
 
 
 @pytest.mark.parametrize("place", ["runs/quickstart", "runs/own"])

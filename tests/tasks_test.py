@@ -48,6 +48,7 @@ def corpus(tmp_path_factory):
 def register_tasks(corpus, rates, labelled=None, **kwargs):
     """The name of the tasks, and the examples of each one's epoch."""
     folder, vocabulary, statistics = corpus
+    kwargs = {"shuffle_buffer": 64, **kwargs}  # which each lane fills before it gives a batch
     return seqio_tasks.register(Stored(folder, statistics, labelled), vocabulary, rates, **kwargs)
 
 
@@ -95,18 +96,17 @@ def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     first = take(iterator, 3)
     iterator.save(tmp_path)
     rest = take(iterator, 3)
-    assert equal([*first, *rest], take(batches(corpus, name, lanes=2), 6))
-    assert not equal(first, take(batches(corpus, name, seed=1, lanes=2), 3))
     again = batches(corpus, name, lanes=2)
+    assert equal([*first, *rest], take(again, 6))
+    assert not equal(first, take(batches(corpus, name, seed=1, lanes=2), 3))
     again.restore(tmp_path)
     assert equal(rest, take(again, 3))
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_ict_and_bfs_draw_different_passages_at_once(corpus, lanes):
+def test_ict_and_bfs_draw_different_passages_at_once(corpus):
     """Of one seed, and from the same record of a file on, a quarter of the examples would be copies."""
     name, _ = register_tasks(corpus, {"ict": 1.0, "bfs": 1.0}, shuffle_buffer=4)
-    ids = np.concatenate([batch["document_id"][:, 0] for batch in take(batches(corpus, name, lanes=lanes), 4)])
+    ids = np.concatenate([batch["document_id"][:, 0] for batch in take(batches(corpus, name, lanes=1), 4)])
     assert corpus[2]["tasks"]["bfs"]["pairs"] > 2 * len(ids) == 128
     assert len(set(ids)) >= len(ids) - 2
 
@@ -131,12 +131,11 @@ def be_one_of_two_hosts(monkeypatch, ids):
 def test_a_host_reads_its_devices_lanes(corpus, monkeypatch):
     name = register(corpus, wlp=1.0)
     whole = take(batches(corpus, name, lanes=4), 3)
-    for ids in ((0, 1, 2, 3), (2, 3, 6, 7)):
-        be_one_of_two_hosts(monkeypatch, ids)
-        iterator = batches(corpus, name, lanes=4)
-        assert len(iterator._lanes[""]) == 2
-        rows = np.concatenate([[2 * id, 2 * id + 1] for id in ids])
-        assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
+    be_one_of_two_hosts(monkeypatch, ids := (2, 3, 6, 7))
+    iterator = batches(corpus, name, lanes=4)
+    assert len(iterator._lanes[""]) == 2
+    rows = np.concatenate([[2 * id, 2 * id + 1] for id in ids])
+    assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
 
 
 @pytest.mark.long

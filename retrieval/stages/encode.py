@@ -60,7 +60,8 @@ def encode(run: Run) -> dict[str, Any]:
     # Prompts that are not pooled end in different places, and these are a part of the program.
     places = {name: tuple(own.model.pool_from) for name, own in configs.items()}
     mesh = local_mesh(config)  # every host has shards of its own
-    embedders = {places[name]: Embedder(own, vocabulary, mesh) for name, own in configs.items()}
+    at_places = {places[name]: own for name, own in configs.items()}
+    embedders = {place: Embedder(own, vocabulary, mesh) for place, own in at_places.items()}
     same, counts = repeated(items), {}
     for system, load in systems.items():
         params = parameters_of(load())

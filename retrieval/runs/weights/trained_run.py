@@ -164,27 +164,34 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int =
       UserError: there is no finished checkpoint, it is of a model with another vocabulary, or its adapters were trained
         on another one than `train.init_from` names now.
     """
-    config, params = load_adapted(folder, vocab_size, mesh, step)
+    config, params, model = _loaded(folder, vocab_size, mesh, step)
     if adapters := train_state.adapters_of(config):
         params = adapters.merged(config, params)
-    return config, bind(abstract_model(config, vocab_size))(params)
+    return config, bind(model)(params)
 
 
 def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0) -> tuple[ConfigDict, Any]:
     """As `load_parameters`, the parameters themselves, with adapters beside what these stand on."""
+    config, params, _ = _loaded(folder, vocab_size, mesh, step)
+    return config, params
+
+
+def _loaded(folder: Path, vocab_size: int, mesh: ConfigDict, step: int) -> tuple[ConfigDict, Any, Any]:
+    """As `load_adapted`, and the abstract model."""
     config = kept_config(folder)
     run = Run(config, folder, Path())
     record = records.read_own_record(run, "train") or {}
     step = step or (record.get("details") or {}).get("step", 0)
     config.mesh = mesh
-    like = train_state.abstract_state(config, abstract_model(config, vocab_size), local_mesh(config))
+    model = abstract_model(config, vocab_size)
+    like = train_state.abstract_state(config, model, local_mesh(config))
     if adapters := train_state.adapters_of(config):
         adapters.check_base(record, initial_parameters.start_of(config).inputs(run), folder)
         like = initial_parameters.initial_state(config, vocab_size, like)
     if not checkpoint.steps_in(artefacts.checkpoints(folder)):
         raise UserError(f"{folder}: has no checkpoint, so no model can be read; its stage 'train' makes one")
     with contextlib.closing(train_state.open_checkpoints(folder, config, alone=True)) as checkpointer:
-        return config, like.restored(checkpointer, step=step or checkpointer.best_step()).params
+        return config, like.restored(checkpointer, step=step or checkpointer.best_step()).params, model
 
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
