@@ -25,7 +25,7 @@ def about(own: OwnSearch) -> dict[str, Any]:
     It searches, which takes as long as some tens of queries.
     """
     searched = {"passages": len(own.texts), "documents": _documents(own), "examples": _examples(own.run, own)}
-    return searched | {"far": _far(own), "cosine": bool(own.model) and own.model.similarity == "cosine"}
+    return searched | {"far": _far(own), "cosine": bool(own.model) and own.model.similarity_fn_name == "cosine"}
 
 
 def _documents(own: OwnSearch) -> int:
