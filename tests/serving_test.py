@@ -60,7 +60,7 @@ def test_a_search_gives_the_hits_of_each_system(asked):
     for answer in (asked.get("/api/search", params=query).json(), asked.post("/api/search", json=query).json()):
         assert answer["query"] == "an owl" and answer["milliseconds"] >= 0
         assert list(answer["systems"]) == ["dense", "bm25"] and len(answer["systems"]["bm25"]) == 2
-        assert answer["systems"]["dense"][0] == found(["an owl"], 1, ["x"], None)[0]["x"][0]._asdict()
+        assert answer["systems"]["dense"][0] == found(["an owl"], 1, ["x"], None)[0]["x"][0].fields()
 
 
 def test_a_request_names_the_prompt_of_its_texts():

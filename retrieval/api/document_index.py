@@ -39,6 +39,11 @@ class Hit(NamedTuple):
     url: str = ""
     metadata: Mapping[str, Any] = _NO_METADATA
 
+    def fields(self) -> dict[str, Any]:
+        """The fields by name, for JSON; without metadata where there is none."""
+        fields = self._asdict()
+        return fields if self.metadata else {name: fields[name] for name in fields if name != "metadata"}
+
 
 class DocumentIndex:
     """Documents, and one or two indexes over them. Two are merged: words first, then embeddings.

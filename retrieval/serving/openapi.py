@@ -33,10 +33,11 @@ def _schema(of: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [name for name in of if not name.endswith("?")]}
 
 
+_HIT = {name: of for name, of in get_type_hints(Hit).items() if name != "metadata"}  # which passages of a run have not
 _ANSWER = {"answer": str, "score": float, "start": int, "end": int, "hit": "Hit"}
 _FORMS = {
     # The last two where they are asked for; a piece is a text, and whether the query has matched it.
-    "Hit": {**get_type_hints(Hit), "marked?": {"*": [[(str, bool)]]}, "alike?": int},
+    "Hit": {**_HIT, "marked?": {"*": [[(str, bool)]]}, "alike?": int},
     "Document": {"text": str, "title?": str, "section?": str, "url?": str, "id?": (str, int)},
     "Found": {"query": str, "milliseconds": float, "systems": {"*": ["Hit"]}},
     "FoundOrResults": ("Found", {"results": ["Found"]}),

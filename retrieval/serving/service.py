@@ -138,14 +138,14 @@ def answered(service: Service, query: str, k: int, came: float) -> bytes:
     system = system_that_is_read(service.titles)
     (lists,) = service.search([query], service.paragraphs, (system,), None)
     answers = [
-        {"answer": each.text, "score": each.score, "start": each.start, "end": each.end} | {"hit": each.hit._asdict()}
+        {"answer": each.text, "score": each.score, "start": each.start, "end": each.end} | {"hit": each.hit.fields()}
         for each in service.answer(query, lists[system], k)
     ]
     return _written(query, came, system=system, answers=answers)
 
 
 def _answer(service: Service, query: Query, lists: dict[str, list[Hit]]) -> bytes:
-    systems = {name: [hit._asdict() for hit in lists[name][: query.k]] for name in query.systems}
+    systems = {name: [hit.fields() for hit in lists[name][: query.k]] for name in query.systems}
     if query.details:
         _add_details(service, query.text, systems.values())
     return _written(query.text, query.came, systems=systems)

@@ -119,7 +119,7 @@ def said(answer: Answer) -> str:
 
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
     """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
-    hits = {system: [each._asdict() for each in results] for system, results in lists.items()}
+    hits = {system: [each.fields() for each in results] for system, results in lists.items()}
     line: dict[str, Any] = {"query": query, "systems": hits}
     if answer:
         place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
