@@ -195,7 +195,8 @@ class Current:
             version = self._version()
             if version is None or version == before:
                 return False
-            self._at, service = version, self._open()
+            self._at = version
+            service = self._open()
             for _ in service.programs:  # before it takes over: the older one answers meanwhile
                 pass
             self.service = service
