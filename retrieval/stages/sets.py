@@ -56,7 +56,7 @@ def write_sets(run: Run) -> dict[str, Any]:
         sizes[split.set]["test queries"] = tested = len(values[split.set].queries)
         if tested < _FEW:
             note = f"Tested on {tested} of {len(value.queries)} questions, which are few: the study folds tests on all."
-            sizes[split.set][NOTES].append(note)
+            sizes[split.set][NOTES] = [*value.notes, note]
             _log.warning("set %s: %s (configs/studies/folds.py)", split.set, note)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
