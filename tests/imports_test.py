@@ -214,7 +214,7 @@ def modules_of(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 0, "retrieval.main search --workdir="),
+        ([], 0, "retrieval search"),
         (["--version"], 0, f"retrieval {retrieval.__version__}"),
         (["--help=fields"], 0, "config.train.steps=100000"),
         (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
