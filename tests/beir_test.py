@@ -174,12 +174,7 @@ def test_judgements_and_answers_may_be_gzipped_too(folder):
 
 def test_corpora_of_other_projects_are_read(tmp_path):
     records = [
-        (
-            {"pid": "msmarco_passage_00_0", "passage": "v2", "docid": "msmarco_doc_00_0"},
-            "msmarco_passage_00_0",
-            "",
-            "v2",
-        ),
+        ({"pid": "msmarco_passage_00_0", "passage": "v2", "docid": "d_0"}, "msmarco_passage_00_0", "", "v2"),
         ({"docid": "msmarco_doc_00_0", "title": "T", "body": "v2"}, "msmarco_doc_00_0", "T", "v2"),
         ({"docid": "5#0", "title": "T", "text": "of MIRACL"}, "5#0", "T", "of MIRACL"),
         ({"id": 7, "contents": "of pyserini"}, "7", "", "of pyserini"),

@@ -5,12 +5,9 @@ import json
 import numpy as np
 import pytest
 from conftest import REPOSITORY, write
-from support import tiny, toy_corpus
-from support.refreshed_runs import open_questions
+from support import refreshed_runs, tiny, toy_corpus
 from support.tiny import execute
 
-from retrieval.data.sets import trec
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.recipes.parameters import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
@@ -23,21 +20,15 @@ from retrieval.search import encoding, scann
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-CHANGES = tiny.CHEAP | {
+CHANGES = refreshed_runs.CHANGES | {
     "data.document_length": 20,
-    "data.negatives": 2,
-    "train.batch_size": 8,
-    "train.learning_rate": 1e-2,
-    "loop.log_every": 1,
+    "train.steps": 4,
     "loop.validate_every": 3,
     "loop.keep_checkpoints": 20,
-    "encode.shard_size": 10,
     "encode.windows": 4,
     "encode.untrained": True,
     "mine.negatives": 3,
     "mine.last": 6,
-    "split.ratio": 0.75,
-    "split.validation": 0.2,
     "split.set": "msmarco",
     "index.dense": "scann",
     "evaluate.depth": 20,
@@ -94,14 +85,7 @@ def finished(inputs, tmp_path_factory):
     return run
 
 
-def test_a_document_has_its_url_before_its_title(inputs):
-    first, second, *_ = trec.read_candidates(inputs / "msmarco-docs.tsv.gz")
-    name = toy_corpus.title(1)
-    assert first == Candidate("D0", "https://zoo/0", document(0).rstrip("\n").split("\t")[3])
-    assert (second.id, second.title) == ("D1", f"https://zoo/1 {name}")
-
-
-def read_embeddings(run, name, system="trained"):
+def read_embeddings(run, name, system):
     """The windows of each candidate, and the queries."""
     windows, ids = encoding.load(run.embeddings(name, system), "candidates")
     queries, asked = encoding.load(run.embeddings(name, system), "queries")
@@ -109,30 +93,25 @@ def read_embeddings(run, name, system="trained"):
     return [windows[np.array(ids) == f"D{i}"] for i in range(DOCUMENTS)], queries, asked
 
 
-def best_windows(run, name, system="trained"):
+def of_best(queries, windows):
     """Scores of all candidates, [Q, N], by the best window of each."""
-    windows, queries, _ = read_embeddings(run, name, system)
     return np.stack([(queries @ own.T).max(axis=1) for own in windows], axis=1)
 
 
 @pytest.mark.parametrize("name", ["msmarco", "trec"])
 def test_a_documents_score_is_that_of_its_best_window(finished, name):
-    windows, _, asked = read_embeddings(finished, name)
-    assert set(map(len, windows)) >= {1, 3, 4}
-    scores_QN = best_windows(finished, name)
-    systems = ["dense", *(["dense_(ScaNN)"] if scann.Scann().available() else []), "untrained"]
-    for system in systems:
-        if system == "untrained":
-            scores_QN = best_windows(finished, name, "untrained")
+    systems = {"dense": "trained", "untrained": "untrained"}
+    for system, of in (systems | ({"dense_(ScaNN)": "trained"} if scann.Scann().available() else {})).items():
+        windows, queries, asked = read_embeddings(finished, name, of)
+        assert set(map(len, windows)) >= {1, 3, 4}
         run = [line.split() for line in (finished.folder / "runs" / name / f"{system}.trec").read_text().splitlines()]
-        for query, scores_N in zip(asked, scores_QN):
+        for query, scores_N in zip(asked, of_best(queries, windows)):
             found = [(document, float(score)) for id, _, document, _, score, _ in run if id == query]
             order = np.argsort(-scores_N, kind="stable")[:20]
             np.testing.assert_allclose([score for _, score in found], scores_N[order], rtol=1e-5)
             assert len({document for document, _ in found}) == 20
-    assert {line.split()[2] for line in (finished.folder / "runs" / name / "hybrid.trec").open()} <= {
-        f"D{i}" for i in range(DOCUMENTS)
-    }
+    found = {line.split()[2] for line in (finished.folder / "runs" / name / "hybrid.trec").open()}
+    assert found <= {f"D{i}" for i in range(DOCUMENTS)}
 
 
 def test_a_refresh_mines_by_the_best_window(finished):
@@ -141,20 +120,17 @@ def test_a_refresh_mines_by_the_best_window(finished):
     like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), local_mesh(config))
     params = train_state.open_checkpoints(finished.folder, config).restore(like, step=2).params
     embedder = Embedder(config, vocabulary, local_mesh(config))
-
-    def embed(rows, function):
-        return encoding.encode_rows(rows, function, 1024, 20, 8)
-
-    with open_questions(finished) as (questions, candidates):
+    with refreshed_runs.open_questions(finished) as (questions, candidates):
         texts = [candidates[row] for row in range(len(candidates))]
     rows = candidate_windows(config, vocabulary, texts)
-    documents = [embed(own, embedder.documents(params)) for own in rows]
-    asked = embed(query_tokens(config, vocabulary, [q.text for q in questions]), embedder.queries(params))
+    documents = [embedder.embed_rows(embedder.documents(params), own) for own in rows]
+    tokens = query_tokens(config, vocabulary, [question.text for question in questions])
+    scores_QN = of_best(embedder.embed_rows(embedder.queries(params), tokens), documents)
     told = json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())
     assert (told["questions"], told["candidates"], told["negatives"]) == (len(questions), DOCUMENTS, 3 * len(questions))
     ranks = []
-    for question, query_E in zip(questions, asked):
-        order = np.argsort([-(own @ query_E).max() for own in documents], kind="stable").tolist()
+    for question, scores_N in zip(questions, scores_QN):
+        order = np.argsort(-scores_N, kind="stable").tolist()
         ranks.append(1 + min(map(order.index, question.positives)))
     ranks = np.array(ranks)
     assert told["RR"] == pytest.approx(np.where(ranks <= 8, 1 / ranks, 0).mean(), abs=1e-6)  # 6, and two positives
@@ -166,14 +142,8 @@ def test_validation_folds_windows(finished):
     assert len(pool.candidates) == DOCUMENTS and set(map(len, pool.candidates.values())) >= {1, 3, 4}
     params = parameters_of(build_towers(finished.config, len(vocabulary)))
     embedder = Embedder(finished.config, vocabulary, mesh)
-    queries = encoding.encode_rows(list(pool.queries.values()), embedder.queries(params), 1024, 20, 8)
-    scores = np.stack(
-        [
-            (queries @ encoding.encode_rows(own, embedder.documents(params), 1024, 20, 8).T).max(axis=1)
-            for own in pool.candidates.values()
-        ],
-        axis=1,
-    )
-    order, names = np.argsort(-scores, axis=1, kind="stable"), list(pool.candidates)
+    queries = embedder.embed_rows(embedder.queries(params), list(pool.queries.values()))
+    documents = [embedder.embed_rows(embedder.documents(params), own) for own in pool.candidates.values()]
+    order, names = np.argsort(-of_best(queries, documents), axis=1, kind="stable"), list(pool.candidates)
     ranks = [1 + min(row.index(names.index(d)) for d in pool.qrels[q]) for q, row in zip(pool.queries, order.tolist())]
     assert validation.make(finished, vocabulary, mesh)(params)["RR"] == pytest.approx(np.mean(1 / np.array(ranks)))

@@ -115,8 +115,9 @@ def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
     for names in ("pid\tpassage", "_id\tText", "passage_id\tpassage_text"):
         path = write(tmp_path / "c.tsv", f"{names}\n{COLLECTION}")
         assert [each.id for each in msmarco.read_collection(path)] == ["p1", "p2", "p3"]
-    path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\n")
-    assert [each.id for each in msmarco.read_collection(path)] == ["D1"]
+    path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\nD2\thttp://b\t\tmore\n")
+    documents = [Candidate("D1", "http://a T", "words"), Candidate("D2", "http://b", "more")]
+    assert list(msmarco.read_collection(path)) == documents
     assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", "p1\tpassage\n")))) == 1
 
 

@@ -94,11 +94,7 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
     ("number", "row", "message"),
     [
         (0, ("N9", "a"), r"line 9: 2 columns, and news\.tsv of MIND has 8"),
-        (
-            1,
-            ("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"),
-            "line 7: 'N2': news that was shown .* as N3-1 or N3-0, as",
-        ),
+        (1, ("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"), "line 7: 'N2': news that .* as N3-1 or N3-0, as"),
         (1, ("7", "U", "2019-11-14", "N1", "N2-1"), "line 7: the time '2019-11-14' is not written as"),
     ],
 )

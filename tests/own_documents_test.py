@@ -2,13 +2,15 @@
 
 import collections
 import contextlib
-import gzip
 import json
 import os
 import pickle
 import time
 
+import pyarrow
 import pytest
+from conftest import write
+from pyarrow import parquet
 
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import text_files
@@ -43,7 +45,7 @@ def folder(tmp_path):
         "README.md": GUIDE,
         "guide/start.md": "# Start\n\nBegin here. Go [back](../README.md).\n",
         "guide/index.html": PAGE,
-        "notes/my-note.txt": "One line\nand another.\n\nA paragraph.\n",
+        "notes/my-note.txt": "so um we  went down\nto the store\n\nA line\nand another.\n",
         ".git/x.md": "hidden",
         "logo.png": "no text",
     }
@@ -83,7 +85,8 @@ def test_a_folder_gives_an_article_for_each_document(folder):
     installing = ("Install", ["Run pip install x.", "a b", "1 2"])
     assert outline(found["README.md"]) == [("", ["Read the guide or the web."]), installing]
     assert outline(found["guide/index.html"]) == [("", ["All pages are here & linked."]), ("Old", ["one", "two"])]
-    assert outline(found["notes/my-note.txt"]) == [("", ["One line and another.", "A paragraph."])]
+    # Speech keeps its lines, and prose does not.
+    assert outline(found["notes/my-note.txt"]) == [("", ["so um we went down\nto the store", "A line and another."])]
     # Links are at their words.
     start = "guide/start.md"
     for id, target, words in (("README.md", start, "the guide"), ("guide/index.html", start, "linked")):
@@ -97,12 +100,9 @@ EXPECTED = {"d1": ("T", [("", ["First.", "Second."])]), "d2": ("", [("", ["Alone
 
 
 def test_records_of_json_lines_csv_and_parquet_are_documents(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
     lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
     (tmp_path / "a.jsonl").write_text("\ufeff" + lines, encoding="utf-8")
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    write(tmp_path / "b.jsonl.gz", lines)
     (tmp_path / "c.csv").write_text('_id,title,text\nd1,T,"First.\n\nSecond."\nd2,,Alone.\n')
     parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "d.parquet")
     (tmp_path / "g.csv").write_text('\ufeff_id;title;text\nd1;T;"First.\n\nSecond."\nd2;;Alone.\n', encoding="utf-8")
@@ -141,15 +141,6 @@ def most(monkeypatch):
     return 2000
 
 
-LONG = "word " * 100_000
-
-
-def test_speech_keeps_its_lines_and_prose_does_not(tmp_path):
-    (tmp_path / "a.txt").write_text("so um we  went down\nto the store\n\nA line\nand another.")
-    found, _, _ = read(tmp_path)
-    assert outline(found["a.txt"]) == [("", ["so um we went down\nto the store", "A line and another."])]
-
-
 class Diary(DocumentFormat):
     name, what, suffixes, example = "diary", "diaries", (".diary",), "Monday"
 
@@ -176,9 +167,6 @@ def test_a_document_that_is_not_parsed_in_time_is_left_out_and_named(monkeypatch
 
 
 def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
     text = ["Bread is in the town.", "A river is in the north."]
     for columns, named in (
         ({"id": [1.0, 2.0], "text": text}, {}),
@@ -259,7 +247,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.md"])
 def test_a_file_of_more_than_one_document_may_have_is_left_out_and_named(tmp_path, caplog, most, name):
-    (tmp_path / name).write_bytes(gzip.compress(LONG.encode()) if name.endswith("gz") else LONG.encode())
+    write(tmp_path / name, "word " * 100_000)
     (tmp_path / "b.txt").write_text("word " * (most // 5))
     found, _, counts = read(tmp_path)
     assert list(found) == ["b.txt"] and counts["pages dropped: documents of more than 64 MiB"] == 1
@@ -283,7 +271,7 @@ def test_a_file_of_more_than_one_document_may_have_is_left_out_and_named(tmp_pat
     ],
 )
 def test_broken_records_end_with_file_and_line(tmp_path, most, name, text, message):
-    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    write(tmp_path / name, text)
     with pytest.raises(UserError, match=message):
         read(tmp_path / name)
 

@@ -64,16 +64,14 @@ def test_what_is_empty_is_left_out_and_counted(folder):
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
-        (
-            "relevance",
-            {"query-id": ["q1", "q2"], "positive-corpus-ids": [["d1"], ["d3"]], "bm25-ranked-ids": [["d3"]] * 2},
-        ),
-        ("qrels", {"query-id": ["q1", "q2"], "corpus-id": ["d1", "d3"], "score": [True, True]}),
+        ("relevance", {"positive-corpus-ids": [["d1"], ["d3"]], "bm25-ranked-ids": [["d3"]] * 2}),
+        ("qrels", {"corpus-id": ["d1", "d3"], "score": [True, True]}),
     ],
 )
 def test_judgements_as_lists_or_as_true_and_false(tmp_path, name, columns):
     files = {path: own for path, own in nano("train").items() if not path.startswith("qrels")}
-    (found,) = read(written(tmp_path / "Mine", files | {f"{name}/train.parquet": columns}))
+    judged = {"query-id": ["q1", "q2"]} | columns
+    (found,) = read(written(tmp_path / "Mine", files | {f"{name}/train.parquet": judged}))
     assert found.qrels == {"test": {"q1": {"d1": 1}, "q2": {"d3": 1}}}
 
 
@@ -98,10 +96,8 @@ def test_grades_and_several_splits_of_judgements(tmp_path):
 
 
 def test_data_sets_come_from_the_hub_with_nothing_else(tmp_path, monkeypatch):
-    served = {name: data(columns) for name, columns in nano("train").items()}
-    with toy_hub.served(
-        {"me/NanoNQ": served | {"README.md": b"---", "a.py": b""}}, tmp_path / "cache", monkeypatch
-    ) as hub_:
+    files = {name: data(columns) for name, columns in nano("train").items()} | {"README.md": b"---", "a.py": b""}
+    with toy_hub.served({"me/NanoNQ": files}, tmp_path / "cache", monkeypatch) as hub_:
         (found,) = read("hf:me/NanoNQ")
         assert found.name == "NanoNQ" and found.queries == {"q1": "a", "q2": "b"}
         assert not [path for _, path in hub_.asked if path.endswith((".py", ".md"))]

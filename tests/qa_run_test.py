@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
-from support.refreshed_runs import judged, make_run
+from support.refreshed_runs import make_run
 from support.tiny import complete, execute
 
 from retrieval.data.sets import beir
 from retrieval.runs.pipeline import records
-from retrieval.search.bm25 import Bm25Index
 
 ANIMALS = 12
 COLOURS = [toy_corpus.title(number).split()[0] for number in range(ANIMALS)]
@@ -83,21 +82,12 @@ def test_every_system_is_judged_by_the_answers(finished):
 
 
 def test_no_negative_of_bm25_holds_an_answer(finished):
-    golds, candidates = judged(finished)
+    """How they are drawn: `mining_test`."""
     training = beir.read_folder(finished.training)
     answers = {training.queries[id]: found.values for id, found in training.answers.items()}
     assert len(answers) == 2 * ANIMALS - len(beir.read_queries(finished.sets / "reqa" / "queries.jsonl"))
     lines = [json.loads(line) for line in (finished.negatives / "negatives.jsonl").read_text().splitlines()]
-    search = Bm25Index.load(finished.index("reqa", "bm25")).search
-    out = 0
-    for line in lines:
-        query, (rows,) = line["query"], search([line["query"]], len(candidates))[1]
-        best = [candidates[row] for row in rows if row >= 0]
-        ranked = [text for text in best if (text.title, text.text) not in golds[query]][:8]
-        (colour,) = answers[query]
-        left = [text.id for text in ranked if not brute_force(text.text, colour)]
-        out += len(ranked) - len(left)
-        drawn = [text["docid"] for text in line["negative_passages"]]
-        assert len(drawn) == min(4, len(left)) and set(drawn) <= set(left)
+    drawn = [(answers[line["query"]], text["text"]) for line in lines for text in line["negative_passages"]]
+    assert drawn and not any(brute_force(text, colour) for (colour,), text in drawn)
     told = records.details(finished, "mine")
-    assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)
+    assert told["rule"]["answers"] is True and told["results with an answer"] > len(lines)

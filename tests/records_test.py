@@ -281,22 +281,21 @@ def test_ids_stand_for_texts_of_other_files(tmp_path, collections, row, fields, 
         read(paths[0], Settings(fields=fields))
 
 
-def test_ids_that_nothing_is_known_of(tmp_path, collections):
-    row = {"query_id": 1, "positive_id": 7, "negative_id": 8}
-    for change, message in (
-        ({"query_id": 3}, r"line 1: the query '3' is not among those of config"),
-        ({"negative_id": 6}, r"line 1: the document '6' is not in the collection"),
-    ):
-        for settings in collections:
-            with pytest.raises(UserError, match=message):
-                read(lines(tmp_path / "a.jsonl", [row | change]), settings)
-    for others, message in (
-        ([{"_id": "7", "text": "a"}, {"_id": "7", "text": "b"}], r"b\.jsonl.*'7' is there twice, with something else"),
-        ([{"name": "7", "text": "a"}], r"line 1: one of query_id, .* is needed, and there are name, text"),
-    ):
-        other = collections[0]._replace(collection=str(lines(tmp_path / "b.jsonl", others)))
+@pytest.mark.parametrize(
+    ("change", "passages", "message"),
+    [
+        ({"query_id": 3}, None, r"line 1: the query '3' is not among those of config"),
+        ({"negative_id": 6}, None, r"line 1: the document '6' is not in the collection"),
+        ({}, [{"_id": "7", "text": "a"}, {"_id": "7", "text": "b"}], r"b\.jsonl.*'7' is there twice, with something"),
+        ({}, [{"name": "7", "text": "a"}], r"line 1: one of query_id, .* is needed, and there are name, text"),
+    ],
+)
+def test_ids_that_nothing_is_known_of(tmp_path, collections, change, passages, message):
+    path = lines(tmp_path / "a.jsonl", [{"query_id": 1, "positive_id": 7, "negative_id": 8} | change])
+    other = {"collection": str(lines(tmp_path / "b.jsonl", passages))} if passages else {}
+    for settings in collections:
         with pytest.raises(UserError, match=message):
-            read(lines(tmp_path / "a.jsonl", [row]), other)
+            read(path, settings._replace(**other))
 
 
 TRIPLE = {"query": "q", "positive": "a", "negative": "b"}
@@ -355,6 +354,7 @@ EMPTY = {"query": pyarrow.array([], "string"), "pos": pyarrow.array([], "string"
         ({"query": ["q"], "pos": ["word " * 1000]}, "", r"row 1: longer than 64 MiB"),
         ({"query": ["q"], "pos": ["a"], "neg": ["b"], "score": [float("nan")]}, "", r"row 1: the score is 'nan'"),
         (EMPTY, "", r"parquet: no record in it"),
+        ("PAR1 and no end", "", r"a\.csv: no whole Parquet file"),
         (TWICE, "", r"a\.parquet: two columns are called 'positive'"),
         ("query,positive\nq\n", "", r"line 2: 1 fields, and the first line names 2: query, positive"),
         ('query,positive\nq,"a\n', "", r"line \d: .*; mend the row: close its quotation marks"),
@@ -369,13 +369,6 @@ def test_broken_tables(tmp_path, monkeypatch, content, fields, message):
     path = write(tmp_path / "a.csv", content) if is_text else as_parquet(tmp_path / "a.parquet", pyarrow.table(content))
     with pytest.raises(UserError, match=message):
         read(path, Settings(fields=fields))
-
-
-def test_half_a_file(tmp_path):
-    path = as_parquet(tmp_path / "b.parquet", [TRIPLE])
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"b\.parquet: no whole Parquet file"):
-        labelled_format.check(path, NONE)
 
 
 def test_quotation_marks_go_over_lines_between_commas_alone(tmp_path):

@@ -102,13 +102,8 @@ def test_a_smaller_share_is_part_of_a_larger():
 
 
 def test_what_an_uncased_model_sees_alike_is_one_question():
-    forms = [
-        "When did  beyoncé sing? ",
-        "WHEN DID BEYONCE\u0301 SING?",
-        "When did Beyonce sing?",
-        "when did Beyoncé sing?",
-    ]
-    assert set(map(splits.wording, forms)) == {"when did beyonce sing?"}
+    forms = ["When  did beyoncé? ", "WHEN DID BEYONCE\u0301?", "When did Beyonce?", "when did Beyoncé?"]
+    assert set(map(splits.wording, forms)) == {"when did beyonce?"}
 
 
 def test_questions_differing_in_space_or_case_are_one():
@@ -141,13 +136,7 @@ def test_folds_test_on_every_question_once():
         split(value, 0.8, 0.1, 0, "6/5")
 
 
-@pytest.mark.parametrize(
-    ("count", "ratio", "validation", "message"),
-    [
-        (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test of 100"),
-        (20, 0.99, 0.1, "18 train, 2 validation, 0 test"),
-    ],
-)
-def test_shares_that_leave_nothing(count, ratio, validation, message):
-    with pytest.raises(UserError, match=message):
-        split(questions(count), ratio, validation, 0)
+def test_shares_that_leave_nothing():
+    for ratio, parts in ((0.01, "1 train, 0 validation, 99 test of 100"), (0.999, "90 train, 10 validation, 0 test")):
+        with pytest.raises(UserError, match=f"makes {parts}"):
+            split(questions(100), ratio, 0.1, 0)

@@ -103,7 +103,6 @@ def test_a_loaded_index_knows_its_words(tmp_path):
     assert "no stop words, stemmed by Snowball's 'english', accents kept" in index.description
 
 
-@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4)])
 @pytest.mark.parametrize(
     ("stop_words", "theirs", "stemmer"),
     [
@@ -113,28 +112,17 @@ def test_a_loaded_index_knows_its_words(tmp_path):
         ("german", "german", "none"),
     ],
 )
-def test_bm25s_ranks_ascii_texts_the_same(k1, b, stop_words, theirs, stemmer):
-    """Its own tokeniser, stemming and search; Zipf's words with English endings."""
+def test_words_of_ascii_texts_are_those_of_bm25s(stop_words, theirs, stemmer):
+    """Its own tokeniser and stemming; Zipf's words with English endings."""
     rng = np.random.default_rng(0)
     stems = ["run", "walk", "the", "relat", "nation", "with", "und", "happ", "cat", "der", "I", "of", "generaliz"]
     ends = ["", "s", "ing", "ed", "ational", "iness", "ly"]
 
-    def text(length):
-        return " ".join(stems[i % 13] + ends[j % 7] for i, j in rng.zipf(1.3, (length, 2)) % 91)
-
-    texts, queries = [text(rng.integers(5, 60)) for _ in range(80)], [text(4) for _ in range(30)]
+    drawn = [rng.zipf(1.3, (rng.integers(5, 60), 2)) % 91 for _ in range(80)]
+    texts = [" ".join(stems[i % 13] + ends[j % 7] for i, j in places) for places in drawn]
     snowball = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
-    tokens = bm25s.tokenize(texts, stopwords=theirs, stemmer=snowball, show_progress=False)
-    reference = bm25s.BM25(k1=k1, b=b, method="lucene")
-    reference.index(tokens, show_progress=False)
-    index = Bm25Index.build(texts, "text", k1, b, Words(stop_words, stemmer))
-    scores_QK, rows_QK = index.search(queries, 80)
-    for query, scores, rows in zip(queries, scores_QK, rows_QK):
-        asked = bm25s.tokenize([query], stopwords=theirs, stemmer=snowball, show_progress=False, return_ids=False)[0]
-        expected = reference.get_scores(asked) if asked else np.zeros(len(texts))
-        found = rows[rows >= 0]
-        np.testing.assert_allclose(scores[: len(found)], expected[found], rtol=1e-5)
-        assert len(found) == np.count_nonzero(expected)
+    tokens = bm25s.tokenize(texts, stopwords=theirs, stemmer=snowball, show_progress=False, return_ids=False)
+    assert [words(text, Words(stop_words, stemmer)) for text in texts] == tokens
 
 
 @pytest.mark.parametrize("piece", ["a", "a1", "A", "Ab", "é", "字", "a.", "1", "_", "\u0315\u0300"])
