@@ -70,22 +70,15 @@ def test_any_passage_of_the_article_is_right():
     asked = Asked(*ARTICLES)
     assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
     values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), OF_ARTICLES)
-    assert {name: list(value) for name, value in values.items()} == {
-        "Success@1": [0, 0, 0],
-        "Success@2": [1, 0, 0],
-        "RR": [0.5, 0, 0],
-    }
+    assert [values[name].tolist() for name in OF_ARTICLES] == [[0, 0, 0], [1, 0, 0], [0.5, 0, 0]]
 
 
 def test_within_the_article_its_passages_alone_are_ranked():
     scores = np.array([[5, 4, 9, 9, 9, 9], [9, 9, 1, 3, 2, 9], [0] * 6, [1, 1, 9, 9, 9, 9]])
     asked = Asked(*ARTICLES)
     values = asked.within(lambda number, rows: scores[number][rows], 10, OF_ARTICLES)
-    assert {name: list(value) for name, value in values.items()} == {
-        "Success@1": [0, 0, 1],  # ties go to the smaller row
-        "Success@2": [1, 1, 1],
-        "RR": [0.5, 0.5, 1],
-    }
+    # Ties go to the smaller row.
+    assert [values[name].tolist() for name in OF_ARTICLES] == [[0, 0, 1], [1, 1, 1], [0.5, 0.5, 1]]
     assert [len(value) for value in asked.within(lambda number, rows: rows, 2, OF_ARTICLES).values()] == [2, 2, 2]
 
 
@@ -223,7 +216,8 @@ def test_a_weight_is_that_of_a_base_with_the_same_model(monkeypatch):
     chosen = run("m", {"faq": {}, "faq, dense": {}, "faq, hybrid": chosen | {fused.CHOSEN_BY: "20 questions"}})
     equal = run("m", {"faq, hybrid": {"weights": [0.5, 0.5], "validation": 0}})
     assert weight_of(run("m"), [run("m"), equal, chosen]) == Weight(0.35, "20 questions of base")
-    assert weight_of(above := run("other", evaluated=chosen), [above]) == USUAL  # a model that is not evaluated yet
+    above = run("other", evaluated=chosen)  # a model that is not evaluated yet
+    assert weight_of(above, [above]) == USUAL
     assert weight_of(run("other"), [chosen]) == weight_of(run("m"), [equal]) == USUAL
     assert weight_of(run("m", weight=0.2), [chosen]) == (0.2, USUAL.chosen_by)
     assert USUAL.dense == tree.defaults()["fuse.dense_weight"]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from support.tiny import execute, make_run
+from support.tiny import complete, execute, make_run
 from support.vector_models import check_loaded, check_served, same
 
 from retrieval.api.own_search import OwnSearch
@@ -14,7 +14,7 @@ from retrieval.evaluation import result_files
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.tokens_stage import tokens
 from retrieval.methods.late_interaction.trained import LATE_MODELS
-from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline import records
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,7 @@ def trained(inputs, tmp_path_factory):
         "encode.shard_size": 20,
         "encode.corpus": False,
     }
-    run = make_run("colbert", inputs, tmp_path_factory.mktemp("late") / "run", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
-    return run
+    return complete(make_run("colbert", inputs, tmp_path_factory.mktemp("late") / "run", **changes))
 
 
 def test_it_is_trained_validated_and_among_the_results(trained):
@@ -118,9 +115,7 @@ def test_own_passages_are_served(trained, inputs, tmp_path):
 def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim", "report"), "late.depth": 10}
     changes |= {"late.stored": "residual2", "late.exact": True, "late.fde": ("4x2x8", "20x3x8")}
-    run = make_run("colbert", inputs, tmp_path / "run", **changes)
-    preflight.check(run, run.config.stages)
-    execute(run)
+    run = complete(make_run("colbert", inputs, tmp_path / "run", **changes))
     sizes = TokenStore(run.folder / "tokens" / "reqa", "candidates").sizes
     counts = records.details(run, "tokens")["reqa"]
     assert counts["bytes a passage"] == pytest.approx(6 * sizes.mean(), abs=0.1) and counts["dimensions"] == 8

@@ -1,4 +1,4 @@
-"""The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
+"""The training loop and its checkpoints: exact resume, skipped updates."""
 
 import errno
 import functools
@@ -60,9 +60,8 @@ def objective(params, batch, key):
     return error**2, {"absolute": jnp.abs(error), "tokens": jnp.full(16, 5)}
 
 
-def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None, settings=None, **hooks):
-    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-    with jax.set_mesh(mesh):
+def run(folder, steps, *, poison=None, stop=None, max_skipped=3, optimizer=None, settings=None, **hooks):
+    with jax.set_mesh(mesh := jax.make_mesh((8,), ("data",))):
         optimizer = optimizer or optax.adamw(0.05)
         state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
         state = jax.device_put(state, NamedSharding(mesh, P()))
@@ -239,7 +238,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, caplo
     jax.tree.map(np.testing.assert_array_equal, whole(15), resumed)
     assert "checkpoint 10 is moved to damaged/: " in caplog.text and "going on from checkpoint 5" in caplog.text
     assert (tmp_path / "damaged" / "10").exists()
-    assert Checkpointer(folder).latest_step() == 15
+    assert sorted(path.name for path in folder.iterdir()) == ["10", "15"]  # the newest, and no trash
 
 
 def test_a_damaged_checkpoint_on_a_store_gives_way_to_the_one_before(tmp_path, whole, caplog):
@@ -316,11 +315,6 @@ def test_a_trace_of_some_steps(tmp_path):
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
 
 
-def test_one_device_and_eight_give_the_same(tmp_path, whole):
-    one, _ = run(tmp_path / "1", 20, devices=1)
-    np.testing.assert_allclose(one.params["w"], whole(20).params["w"], atol=1e-6)
-
-
 def test_an_update_that_is_not_finite_is_skipped(tmp_path):
     poisoned, log = run(tmp_path / "a", 10, poison={3: math.nan, 4: math.inf})
     assert np.isfinite(poisoned.params["w"]).all()
@@ -363,11 +357,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     run(tmp_path, 5)
     with pytest.raises(UserError, match="not a checkpoint of this model"):
         Checkpointer(tmp_path).restore(TrainState.create({"v": jnp.zeros(3)}, optax.adamw(0.05)))
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    run(tmp_path / "checkpoints", 30)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["25", "30"]  # and no trash
 
 
 def validated(folder, scores, keep, **settings):

@@ -161,8 +161,6 @@ from retrieval.common.errors import UserError
 
 def work():
     print("at work", flush=True)
-    if task == "fail":
-        raise UserError("no such file")
     time.sleep(300)
 
 def main(_):

@@ -163,12 +163,7 @@ def test_titles_can_be_pairs(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("switch", "pooling"),
-    [
-        ("cls_token", "cls"),
-        ("lasttoken", "last"),
-        ("weightedmean_tokens", "weighted_mean"),
-    ],
+    ("switch", "pooling"), [("cls_token", "cls"), ("lasttoken", "last"), ("weightedmean_tokens", "weighted_mean")]
 )
 def test_each_switch_of_older_folders_is_a_pooling(model, switch, pooling):
     folder = with_older_pooling(model, **{"mean_tokens": False, switch: True})

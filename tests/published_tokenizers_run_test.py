@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support.run_results import values
-from support.tiny import TINY, execute
+from support.tiny import TINY, complete
 from support.tokenizer_kinds import write
 
 import retrieval
 from retrieval.data.tokenizers import vocabularies
 from retrieval.recipes import towers
-from retrieval.runs.pipeline import preflight, records
+from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
 
 
@@ -34,10 +34,7 @@ def run(tmp_path_factory, one_device):
     config.train.update(steps=2, batch_size=8)
     config.loop.update(checkpoint_every=2, validate_every=2)
     config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")
-    run = Run(config, root / "run", REPOSITORY / "requirements.lock")
-    preflight.check(run, config.stages)
-    execute(run)
-    return run
+    return complete(Run(config, root / "run", REPOSITORY / "requirements.lock"))
 
 
 def test_it_trains_and_searches(run):

@@ -3,8 +3,6 @@
 import contextlib
 import gzip
 import io
-import json
-import os
 import pickle
 import re
 import shutil
@@ -20,6 +18,8 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
 from support import toy_corpus
+from support.payload import Payload
+from support.store_cases import Position
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
@@ -45,18 +45,6 @@ from retrieval.search.vector_codes import Form
 from retrieval.training.checkpoint import Checkpointer
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-
-# Pickled data. Whoever unpickles it makes the folder that is its marker.
-
-
-class Payload:
-    """What unpickling this does is what its writer wants."""
-
-    def __init__(self, marker):
-        self._marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self._marker),)
 
 
 def as_pickle(payload):
@@ -148,18 +136,6 @@ def write_docids(folder):
 
 def read_scann(folder):
     return ScannIndex.load(folder / "index").search(np.ones((1, 4), np.float32), 3)
-
-
-class Position:
-    """The position in the data: one number."""
-
-    value = 7
-
-    def save(self, folder):
-        (folder / "position.json").write_text(json.dumps(self.value))
-
-    def restore(self, folder):
-        self.value = files.read_json(folder / "position.json")
 
 
 STATE = {"w": jnp.arange(12.0).reshape(3, 4), "step": jnp.zeros((), jnp.int32)}

@@ -46,10 +46,13 @@ def make_run(inputs, folder, **changes):
 
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):
-    run = make_run(inputs, tmp_path_factory.mktemp("splade") / "run")
-    preflight.check(run, run.config.stages)
-    tiny.execute(run)
-    return run
+    return tiny.complete(make_run(inputs, tmp_path_factory.mktemp("splade") / "run"))
+
+
+def searched(run):
+    """The lists of the stage, and what it notes of them."""
+    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
+        return lists["scores"], lists["rows"], json.loads(str(lists["facts"]))
 
 
 def test_vectors_and_lists_are_written(trained):
@@ -58,8 +61,7 @@ def test_vectors_and_lists_are_written(trained):
     total = len((trained.sets / "reqa" / "corpus.jsonl").read_text().splitlines())
     weights = sparse_store.load(trained.folder / "sparse" / "reqa", total).toarray()
     assert weights.min() >= 0 and len(weights) > 20
-    with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
-        scores, rows, facts = lists["scores"], lists["rows"], json.loads(str(lists["facts"]))
+    scores, rows, facts = searched(trained)
     assert facts["system"] == "splade" and facts["notes"]["terms of a passage"] > 0
     found = rows[:, 1:] >= 0
     assert found.any() and (scores[:, :-1] >= scores[:, 1:])[found].all()
@@ -70,14 +72,11 @@ def test_what_a_kill_left_is_gone_on_with(trained, tmp_path):
     run = dataclasses.replace(trained, folder=shutil.copytree(trained.folder, tmp_path / "run"))
     folder = run.folder / "sparse" / "reqa"
     before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
-    with np.load(trained.folder / "searched" / "sparse" / "reqa.npz") as lists:
-        scores = lists["scores"]
     assert len(before) > 1
     sorted(folder.glob("*.npz"))[1].unlink()
     stage.search_sparse(run)
     assert {path.name: path.read_bytes() for path in folder.glob("*.npz")} == before
-    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as again:
-        np.testing.assert_array_equal(again["scores"], scores)
+    np.testing.assert_array_equal(searched(run)[0], searched(trained)[0])
 
 
 def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
@@ -93,8 +92,7 @@ def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(TermEncoder, "encode_query", some_empty)
     told = stage.search_sparse(run)["reqa"]
     assert told["queries without a term"] == 1
-    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
-        rows, scores, facts = lists["rows"], lists["scores"], json.loads(str(lists["facts"]))
+    scores, rows, facts = searched(run)
     assert (rows[0] == -1).all() and (scores[0] == -np.inf).all() and (rows[1] >= 0).any()
     assert facts["notes"]["queries without a term"] == 1
     shutil.rmtree(run.folder / "sparse")
@@ -123,15 +121,10 @@ def test_packed_rows_are_refused(inputs, tmp_path):
 
 def test_queries_without_an_encoder(inputs, trained, tmp_path):
     """Their weights come from the labelled pairs, and are trained."""
-    run = make_run(
-        inputs,
-        tmp_path / "run",
-        **{"model.sparse_queries": "idf", "base": str(trained.folder), "loop.validate_every": 0},
-    )
-    run.config.stages = ("train", "sparse", "evaluate")
+    changes = {"model.sparse_queries": "idf", "base": str(trained.folder), "loop.validate_every": 0}
+    run = make_run(inputs, tmp_path / "run", **changes, stages=("train", "sparse", "evaluate"))
     tiny.execute(run)
-    with np.load(run.folder / "searched" / "sparse" / "reqa.npz") as lists:
-        notes = json.loads(str(lists["facts"]))["notes"]
+    notes = searched(run)[2]["notes"]
     assert notes["terms of a query"] > 3 and notes["query operations"] == 0 < notes["passage operations"]
     tiny.execute(run, "export")
     ours, theirs = retrieval.load(run.folder), retrieval.load(run.folder / "export")
@@ -153,21 +146,23 @@ def test_queries_without_an_encoder(inputs, trained, tmp_path):
     assert SparseFolder.open(run.folder / "export").table is None
 
 
-def test_it_is_loaded_and_served(inputs, trained, tmp_path):
-    if not (trained.folder / "export").exists():
-        tiny.execute(trained, "export")
-    weights_QV = check_loaded(trained.folder, trained.folder / "export").encode_query(["red fox", ""])
+@pytest.fixture(scope="module")
+def export(trained):
+    tiny.execute(trained, "export")
+    return trained.folder / "export"
+
+
+def test_it_is_loaded_and_served(inputs, trained, export, tmp_path):
+    weights_QV = check_loaded(trained.folder, export).encode_query(["red fox", ""])
     assert weights_QV.shape[0] == 2 and weights_QV.min() >= 0 and weights_QV.nnz
     changes = {"base": str(trained.folder), "corpus": "", "encode.corpus": True, "stages": ("index", "sparse")}
     check_served(make_run(inputs, tmp_path / "run", **changes), "sparse", "splade")
 
 
 @pytest.fixture
-def exported(trained, tmp_path):
+def exported(export, tmp_path):
     """A copy of the exported folder that may be changed."""
-    if not (trained.folder / "export").exists():
-        tiny.execute(trained, "export")
-    folder = shutil.copytree(trained.folder / "export", tmp_path / "model")
+    folder = shutil.copytree(export, tmp_path / "model")
     for sums in folder.glob("*sum*"):
         sums.unlink()
     return folder
@@ -206,13 +201,12 @@ def test_settings_of_a_folder_are_kept(exported, tmp_path):
     ],
 )
 def test_other_folders_are_refused(exported, file, change, message):
-    folder = exported
-    changed(folder / file, **change)
+    changed(exported / file, **change)
     with pytest.raises(UserError, match=message):
-        SparseFolder.open(folder)
-    (folder / "modules.json").unlink()
+        SparseFolder.open(exported)
+    (exported / "modules.json").unlink()
     with pytest.raises(UserError, match=r"no modules\.json"):
-        SparseFolder.open(folder)
+        SparseFolder.open(exported)
 
 
 def test_one_line_trains_a_folder_on_pairs(exported, tmp_path):
