@@ -24,16 +24,12 @@ from retrieval.stages import search
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
 CHANGES = tiny.CHEAP | {
-    "data.query_length": 8,
-    "data.document_length": 16,
-    "data.lanes": 1,
     "train.batch_size": 8,
     "train.steps": 2,
     "loop.validate_every": 0,
     "encode.corpus": True,
     "encode.untrained": False,
     "index.dense": "exact",
-    "split.shards": 2,
 }
 STEPS = ("sets", "pairs", "train", "encode", "index")
 

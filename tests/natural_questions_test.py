@@ -47,19 +47,10 @@ def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sen
 
 def test_spaces_are_those_of_print_in_the_simplified_form(tmp_path):
     tokens = """<P> `` Go ! '' , she said -lrb- for $ 5 , 10 % -RRB- : the dogs ' food ; I 'll n't [ 1 ] ... <p>
-    is a tag <Br> We ` re' </P>"""
-    record = {
-        "example_id": "x",
-        "question_text": "q",
-        "document_text": " ".join(tokens.split()),
-        "annotations": [
-            {
-                "long_answer": {"start_token": 0, "end_token": len(tokens.split())},
-                "short_answers": [{"start_token": 2, "end_token": 3}],
-                "yes_no_answer": "NONE",
-            }
-        ],
-    }
+    is a tag <Br> We ` re' </P>""".split()
+    whole, short = {"start_token": 0, "end_token": len(tokens)}, {"start_token": 2, "end_token": 3}
+    annotation = {"long_answer": whole, "short_answers": [short], "yes_no_answer": "NONE"}
+    record = {"example_id": "x", "question_text": "q", "document_text": " ".join(tokens), "annotations": [annotation]}
     value = natural_questions.read_nq([write(tmp_path / "a.jsonl", record)])
     expected = "\"Go!\", she said (for $5, 10%): the dogs' food; I'lln't [1]... <p> is a tag We 're'"
     assert {c.text for c in value.candidates} == {expected}

@@ -107,9 +107,8 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
     assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
     for budget in (1 << 10, 1 << 30):  # what a vocabulary is trained on is no matter of the order of articles, either
         local, beam = (sorted(prepared_corpus._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
-        assert local == beam and (budget < 1 << 30) == (
-            len(local) < len(list(prepared_corpus._sample_texts(tmp_path, 1 << 30)))
-        )
+        whole = list(prepared_corpus._sample_texts(tmp_path, 1 << 30))
+        assert local == beam and (budget < 1 << 30) == (len(local) < len(whole))
 
 
 @pytest.mark.parametrize("paragraphs", [1, 400])
@@ -218,9 +217,6 @@ def test_a_killed_worker_is_named(tmp_path):
 
 
 def _die(output):
-    import os
-    import signal
-
     os.kill(os.getpid(), signal.SIGKILL)
 
 

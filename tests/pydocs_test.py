@@ -171,17 +171,11 @@ def test_links_lead_to_the_module_that_defines_the_name(site):
     [
         ("One line\n    of a text.\n\nAnd then another one.", ["One line of a text.", "And then another one."]),
         # Code: doctests, fences, literal blocks, directives, and blocks that look like it.
-        (
-            "It is called so:\n\n>>> f()\nThis is what it prints, and it is long.\n\nThat is all of it.",
-            ["It is called so:", "That is all of it."],
-        ),
+        ("It is called so:\n\n>>> f()\nThis is its output.\n\nIt is the end.", ["It is called so:", "It is the end."]),
         ("Use it:\n```python\nfor a in the: f(a)\n```\nThat is all of it.", ["That is all of it."]),
         ("As in the example::\n\n    the = a(of)\n\nIt is the end.", ["As in the example:", "It is the end."]),
         # Directives whose content is prose.
-        (
-            ".. note:: This is for you.\n\n.. versionadded:: 1.2.0\n   It can be new.",
-            ["This is for you.", "It can be new."],
-        ),
+        (".. note:: It is for you.\n\n.. versionadded:: 1.2\n   It can be new.", ["It is for you.", "It can be new."]),
         # Tables and rules.
         ("=== ===\nthe a\n=== ===\n\n| a | of the |\n|---|---|\n\nIt is the end.", ["It is the end."]),
         # Inline markup.
@@ -205,17 +199,14 @@ def test_links_lead_to_the_module_that_defines_the_name(site):
             ["axis: The axis of the sum.", "The sum of all."],
         ),
         # Lists.
-        (
-            "The two of them:\n- one is the first\n  of them\n- two is not the first",
-            ["one is the first of them.", "two is not the first."],
-        ),
+        ("Any:\n- one is the first\n  of them\n- two is not one", ["one is the first of them.", "two is not one."]),
         # Headings, references, licences, words without a sentence.
         ("It is the text.\n\nReferences\n----------\n.. [1] The book of it.\nIn the journal.", ["It is the text."]),
         ("int, float, str, bytes\n\nFirst Second Third Fourth Fifth Sixth", []),
     ],
 )
 def test_what_is_left_of_a_docstring_is_prose(tmp_path, docstring, expected):
-    assert [text for text in prose(tmp_path, docstring) if text != "The two of them:"] == expected
+    assert prose(tmp_path, docstring) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from retrieval.methods.writer.decoding import WrittenText
 from retrieval.methods.writer.examples import MAKERS, chosen
 
 TEXT = (
-    "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
-    "men. "
+    "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000. "
     "Dr. Smith paid $1.2 million in the early 19th century for 35.5 % of U.S. territory. He was born in New York City. "
     "Today, it costs 3."
 )
@@ -37,8 +36,9 @@ def test_a_few_answers_are_drawn_by_the_seed():
 
 
 def labelled(path, **settings):
-    with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
-        return {group.query: group.positives for group in groups}
+    """The positives of each query, and what is counted."""
+    with labelled_format.grouped([path], Settings(**settings), path.parent, 9) as (groups, counts):
+        return {group.query: [text.text for text in group.positives] for group in groups}, counts
 
 
 class Fields:
@@ -76,11 +76,10 @@ def test_generated_questions_find_their_passages(tmp_path):
     path = tmp_path / "file"
     write_file(path, "b", "b", "d")
     settings = {"format": "generated", "collection": str(tmp_path)}
-    found = {query: [text.text for text in texts] for query, texts in labelled(path, **settings).items()}
-    assert found == {"q b": ["p b"], "q d": ["p d"]}
+    assert labelled(path, **settings)[0] == {"q b": ["p b"], "q d": ["p d"]}
     write_file(path, "b", answer="not there")
-    with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), tmp_path, 9) as (groups, counts):
-        assert not list(groups) and counts.left_out["questions whose answer is not in their passage"] == 1
+    found, counts = labelled(path, **settings)
+    assert not found and counts.left_out["questions whose answer is not in their passage"] == 1
     write_file(path, "b", "x")
     with pytest.raises(UserError, match=r"the passage 'x' is not in .*, or stands before another one there"):
         labelled(path, **settings)

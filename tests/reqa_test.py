@@ -1,11 +1,11 @@
 """ReQA: a tiny SQuAD file with candidates and judgements listed by hand, the published counts, and broken files."""
 
 import copy
-import gzip
 import json
 import logging
 
 import pytest
+from support.nq_records import judged, write
 from support.toy_squad import ONE, SQUAD, TWO
 
 from retrieval.common.errors import UserError
@@ -16,19 +16,6 @@ from retrieval.data.sets.set_format import Given
 
 ROME, OLD, MAY = "Ann lives in Rome.", "She is old.", "She met Dr. Who in May."
 BOB = "Bob is not."
-
-
-def write(path, value):
-    data = json.dumps(value).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-def judged(value, rule):
-    """question -> {(sentence, paragraph)}"""
-    by_id = {c.id: (c.title, c.text) for c in value.candidates}
-    assert all(grade == 1 for grades in value.qrels[rule].values() for grade in grades.values())
-    return {value.queries[q]: {by_id[id] for id in grades} for q, grades in value.qrels[rule].items()}
 
 
 @pytest.fixture
@@ -81,9 +68,7 @@ OPTIONS = {"sets.known_articles": False, "sets.reqa_sentences": False, "sets.dis
 def of_corpus(tiny, folder, *titles):
     lines = [json.dumps({"_id": str(number), "title": title, "text": "A b."}) for number, title in enumerate(titles)]
     (folder / "passages-0.jsonl").write_text("\n".join(lines))
-    (value,) = reqa.SquadFiles().read(
-        str(tiny), Given({"sets.known_articles": True, "sets.reqa_sentences": False}, folder, folder)
-    )
+    (value,) = reqa.SquadFiles().read(str(tiny), Given(OPTIONS | {"sets.known_articles": True}, folder, folder))
     return value
 
 
@@ -132,8 +117,7 @@ def test_distinct_sentences_that_are_not_the_sets_own():
 
 
 def test_a_passage_of_the_set_or_with_a_query_gives_no_pair():
-    asked = RetrievalSet(
-        "s", {"q0": "Cats purr."}, [Candidate("c0", "", PASSAGES[1].text)], {"test": {"q0": {"c0": 1}}}
-    )
+    own = Candidate("c0", "", PASSAGES[1].text)
+    asked = RetrievalSet("s", {"q0": "Cats purr."}, [own], {"test": {"q0": {"c0": 1}}})
     (drawn,) = [c.title for c in list(extend(asked, PASSAGES, 2, seed=0).candidates)[1:] if c.title != "Dogs bark."]
     assert drawn == "The answer is here."

@@ -78,10 +78,7 @@ def test_each_index_is_asked_once():
     assert list(systems.search(["a"], 2, ["words"])) == ["words"] and len(dense.calls) == 1
     with pytest.raises(UserError, match="unknown system 'wrods': did you mean words"):
         systems.search(["a"], 2, ["wrods"])
-
-
-def test_without_embeddings_there_is_no_hybrid():
-    assert SideBySide({"words": Counted(1)}).systems == ("words",)
+    assert SideBySide({"words": Counted(1)}).systems == ("words",)  # without embeddings there is no hybrid
 
 
 def test_texts_that_are_nearly_the_same_are_told():

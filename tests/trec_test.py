@@ -68,8 +68,8 @@ def collection(folder, **changes):
     good = {
         "c.tsv": "d1\tone\nd2\ttwo\nd3\t \nd4\tfour\n",
         "topics.txt": f"{TOPICS}<top><num>303<title>Nobody judges it",
+        "qrels.txt": QRELS,
     }
-    good["qrels.txt"] = QRELS
     return [write(folder / name, changes.get(name.partition(".")[0], text)) for name, text in good.items()]
 
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 
 import pytest
+from conftest import write
 from support.wiki_export import SITE_INFO, export, page
 
 from retrieval.common.errors import UserError
@@ -14,16 +15,7 @@ from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_p
 SITE = Site(frozenset({"talk", "project page", "файл", "category"}), True, frozenset({"файл", "category"}))
 
 
-def write(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 MANY = [page(f"Title {i}", f"Text {i} & <b>é</b> " * 100, i) for i in range(200)]
-
-
-def titles(records) -> list[str]:
-    return [r.title for r in records if not isinstance(r, Broken)]
 
 
 def multistream(module, texts: list[str]) -> bytes:
@@ -81,23 +73,21 @@ def test_redirects_by_element_and_by_text(tmp_path):
 
 
 def test_what_is_dropped_and_why(tmp_path):
-    path = write(
-        tmp_path / "d.xml",
-        export(
-            page("Talk:A", "x", ns="<ns>1</ns>"),
-            page("Talk:A", "x", ns=""),
-            page("project page : A", "x", ns=""),
-            page("Star Wars: A", "x", ns=""),
-            page("A", "{}").replace("<text", "<model>json</model><text"),
-            page("Big", "ж" * (1 << 20) + "x"),
-            page("Fits", "ж" * (1 << 20)),
-            "<page><ns>0</ns><revision><text>x</text></revision></page>",
-            page("Two", "x", 12345).replace("12345", "1 2"),
-            page("Talk:R", "#REDIRECT [[x]]", ns="<ns>1</ns>"),
-        ),
-    )
+    pages = [
+        page("Talk:A", "x", ns="<ns>1</ns>"),
+        page("Talk:A", "x", ns=""),
+        page("project page : A", "x", ns=""),
+        page("Star Wars: A", "x", ns=""),
+        page("A", "{}").replace("<text", "<model>json</model><text"),
+        page("Big", "ж" * (1 << 20) + "x"),
+        page("Fits", "ж" * (1 << 20)),
+        "<page><ns>0</ns><revision><text>x</text></revision></page>",
+        page("Two", "x", 12345).replace("12345", "1 2"),
+        page("Talk:R", "#REDIRECT [[x]]", ns="<ns>1</ns>"),
+    ]
     expected = ["Star Wars: A", "not wikitext", "too large", "Fits", "no title", "no id", "other namespace"]
-    assert [getattr(r, "reason", r.title) for r in read_pages(path)] == ["other namespace"] * 3 + expected
+    records = read_pages(write(tmp_path / "d.xml", export(*pages)))
+    assert [getattr(r, "reason", r.title) for r in records] == ["other namespace"] * 3 + expected
 
 
 def test_the_newest_revision_counts(tmp_path):
@@ -139,8 +129,7 @@ def test_pages_before_a_damage_come_out(tmp_path, name):
     path = write(tmp_path / "dump.file", DAMAGED[name])
     *pages, broken = read_pages(path)
     assert len(pages) > 90
-    assert titles(pages) == [f"Title {i}" for i in range(len(pages))]
-    assert all(isinstance(p, Page) and p.text == f"Text {p.id} & <b>é</b> " * 100 for p in pages)
+    assert pages == [Page(str(i), f"Title {i}", f"Text {i} & <b>é</b> " * 100, SITE) for i in range(len(pages))]
     assert isinstance(broken, Broken)
     for part in ("dump.file", "line ", "byte ", f"'Title {len(pages) - 1}'"):
         assert part in broken.message

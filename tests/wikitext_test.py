@@ -105,10 +105,6 @@ def test_links_lie_where_their_anchors_are(text, expected):
     assert linked(text) == expected
 
 
-def outline(text: str) -> list[tuple[str, int, list[str]]]:
-    return [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in parsed(text).sections]
-
-
 @pytest.mark.parametrize(
     ("language", "shown"),
     [
@@ -146,7 +142,7 @@ def test_numbers_are_written_as_in_the_language_of_the_wiki(language, shown):
     ],
 )
 def test_sections_come_from_headings_and_those_of_links_are_left_out(text, expected):
-    assert outline(text) == expected
+    assert [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in parsed(text).sections] == expected
 
 
 @pytest.mark.parametrize(

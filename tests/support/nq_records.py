@@ -94,6 +94,7 @@ def write(path, *records):
 def judged(value, rule="pair"):
     """question -> {(sentence, paragraph)}"""
     by_id = {c.id: (c.title, c.text) for c in value.candidates}
+    assert all(grade == 1 for grades in value.qrels[rule].values() for grade in grades.values())
     return {value.queries[q]: {by_id[id] for id in grades} for q, grades in value.qrels[rule].items()}
 
 
