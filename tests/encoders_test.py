@@ -1,7 +1,4 @@
-"""Encoders of every family against what transformers made of the same folders (`golden/make_encoders.py`).
-
-`interop_encoders_test` compares all of it with the library itself; here are the numbers, and what needs no library.
-"""
+"""Encoders of every family: what needs no library; `interop_encoders_test` compares their numbers with the library."""
 
 import functools
 import json
@@ -9,7 +6,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from flax import nnx
 from support import encoder_folders
 from support.encoder_folders import FAMILIES, H, V, write
@@ -19,15 +15,6 @@ from retrieval.models.encoder_folder import EncoderFolder, written_config
 from retrieval.models.encoders import family as families
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
-
-GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "encoders.json").read_text())
-
-
-def difference(name, encoder):
-    """Of the golden values, relative to the largest of all."""
-    found = [states[[0, -1], :4].flatten() for states in hidden(encoder, rows(encoder_folders.texts(name)))]
-    wanted = np.array(GOLDEN[name])
-    return np.abs(np.array(found) - wanted).max() / np.abs(wanted).max()
 
 
 @pytest.fixture(scope="module")

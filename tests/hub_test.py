@@ -40,15 +40,8 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def cache(tmp_path):
-    hub.local.cache_clear()
-    yield tmp_path / "cache"
-    hub.local.cache_clear()
-
-
-@pytest.fixture
-def served(models, cache, monkeypatch):
-    with toy_hub.served(dict(models), cache, monkeypatch) as server:
+def served(models, tmp_path, monkeypatch):
+    with toy_hub.served(dict(models), tmp_path / "cache", monkeypatch) as server:
         yield server
 
 
@@ -67,22 +60,21 @@ def started(run):
     return jax.tree.leaves(parameters_of(model))
 
 
-def test_a_run_starts_from_a_model_of_the_hub(served, models, cache, tmp_path):
+def test_a_run_starts_from_a_model_of_the_hub(served, models, tmp_path):
     run = make_run(tmp_path, "hf:me/bert@main")
     files = {path.name: path for path in initial_parameters.start_of(run.config).inputs(run)}
     assert {"config.json", "model.safetensors", "vocab.txt"} <= files.keys()  # whose sums the record keeps
     assert all(path.read_bytes() == models["me/bert"][name] for name, path in files.items())
-    assert all(cache in path.parents for path in files.values())
+    assert all(tmp_path / "cache" in path.parents for path in files.values())
     ours, plain = started(run), started(make_run(tmp_path, str(files["vocab.txt"].parent)))
     assert all(np.array_equal(one, other) for one, other in zip(ours, plain, strict=True))
     assert not [path for _, path in served.asked if "onnx" in path]
     assert len([path for _, path in served.asked if path.endswith("revision/main")]) == 1
 
 
-def test_without_a_network_the_cache_does(models, cache, tmp_path, monkeypatch):
-    with toy_hub.served(dict(models), cache, monkeypatch):
+def test_without_a_network_the_cache_does(models, tmp_path, monkeypatch):
+    with toy_hub.served(dict(models), tmp_path / "cache", monkeypatch):
         here = hub.local("hf:me/bert")
-    hub.local.cache_clear()
     assert hub.local("hf:me/bert") == here and started(make_run(tmp_path, "hf:me/bert"))
     with pytest.raises(UserError, match="hf:me/other: the hub does not answer, and the cache has no such model"):
         hub.local("hf:me/other")
@@ -117,7 +109,9 @@ def test_a_cross_encoder_of_the_hub_is_a_reranker(served, tmp_path):
 def test_the_name_of_a_model_gets_the_hint_to_its_prefix(tmp_path):
     with pytest.raises(UserError, match=r"config\.rerank\.model=me/bert: no reranker there.* is written hf:me/bert$"):
         RERANKERS.check(make_run(tmp_path, ""), "me/bert", "config.rerank.model")
-    with pytest.raises(UserError, match=r"config\.generate\.model=t5-base: no config.json .* is written hf:t5-base$"):
+    with pytest.raises(
+        UserError, match=r"config\.generate\.model=t5-base: no encoder-decoder .* is written hf:t5-base$"
+    ):
         check_published(Path("t5-base"))
     with pytest.raises(UserError, match=r"me/bert: neither a work directory.* is written hf:me/bert$"):
         retrieval.load("me/bert")

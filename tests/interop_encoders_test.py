@@ -1,4 +1,4 @@
-"""Encoders of every family beside transformers, live; `encoders_test` has some of its numbers, without it."""
+"""Encoders of every family beside transformers, live."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,6 @@ from retrieval.models import encoder_tensors, export_files
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 
 torch, transformers = package("torch"), package("transformers")
-
-from golden import make_encoders  # noqa: E402
 
 # Models that have a head beside the encoder, and save its tensors under other names.
 HEADS = {
@@ -35,13 +33,26 @@ HEADS = {
 }
 
 
+def of_transformers(folder, name, kind=None):
+    """The folder's model in transformers, in float32, with plain attention."""
+    kind = getattr(transformers, kind or FAMILIES[name].of_torch)
+    return kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+
+
+def states_of(model, name):
+    """The last hidden states of each text, given alone."""
+    given = [torch.from_numpy(ids[None]) for ids in encoder_folders.texts(name)]
+    with torch.no_grad():
+        return [model(input_ids=ids).last_hidden_state[0].numpy() for ids in given]
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def published(request, tmp_path_factory):
     """A family's name, its folder, transformers' model of it and the hidden states of its texts."""
     name = request.param
     folder = write(tmp_path_factory.mktemp(name), name)
-    model = make_encoders.of_transformers(folder, name)
-    return name, folder, model, make_encoders.hidden(model, name)
+    model = of_transformers(folder, name)
+    return name, folder, model, states_of(model, name)
 
 
 def assert_same(found, wanted, tolerance=1e-5):
@@ -71,10 +82,7 @@ def test_a_saved_folder_is_read_as_the_published_one(published, tmp_path):
     texts = rows(encoder_folders.texts(name))
     wanted = hidden(load(folder), texts)
     for form in ("one", "several"):
-        assert EncoderFolder.open(tmp_path / form).sizes == {
-            **EncoderFolder.open(folder).sizes,
-            "max_length": EncoderFolder.open(tmp_path / form).sizes["max_length"],
-        }
+        assert _sizes(tmp_path / form) == _sizes(folder)
         for states, others in zip(hidden(load(tmp_path / form), texts), wanted):
             np.testing.assert_array_equal(states, others)
 
@@ -87,18 +95,18 @@ def test_folders_of_16_bits(published, dtype, tmp_path):
     half = type(model)(model.config).to(kind)
     half.load_state_dict({key: value.to(kind) for key, value in model.state_dict().items()})
     half.save_pretrained(tmp_path)
-    assert_same(ours(tmp_path, name), make_encoders.hidden(make_encoders.of_transformers(tmp_path, name), name))
+    assert_same(ours(tmp_path, name), states_of(of_transformers(tmp_path, name), name))
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in HEADS.items() for kind in kinds])
 def test_the_encoder_of_a_model_with_a_head(name, kind, tmp_path):
     """Its tensors have a prefix, and beside them are those of the head, or of a decoder."""
     folder = write(tmp_path / "published", name)
-    model = make_encoders.of_transformers(folder, name, kind)
+    model = of_transformers(folder, name, kind)
     model.save_pretrained(tmp_path / "saved")
     before, after = (set(load_file(path / "model.safetensors")) for path in (folder, tmp_path / "saved"))
     assert after - before
-    assert_same(ours(tmp_path / "saved", name), make_encoders.hidden(make_encoders.of_transformers(folder, name), name))
+    assert_same(ours(tmp_path / "saved", name), states_of(of_transformers(folder, name), name))
 
 
 def test_a_written_folder_is_read_by_transformers(published, tmp_path):
@@ -113,7 +121,7 @@ def test_a_written_folder_is_read_by_transformers(published, tmp_path):
     model, report = kind.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
     missing = {key for key in report["missing_keys"] if not key.startswith("pooler.")}
     assert not missing and not report["unexpected_keys"] and not report["mismatched_keys"]
-    assert_same(make_encoders.hidden(model.eval(), name), wanted, 1e-6)
+    assert_same(states_of(model.eval(), name), wanted, 1e-6)
     assert EncoderFolder.open(tmp_path).sizes == EncoderFolder.open(folder).sizes
 
 
@@ -173,8 +181,8 @@ def _others(value):
 def test_no_field_of_a_config_is_misread(name, tmp_path):
     """With another value or none of a key that transformers reads, a folder is refused or gives what that gives."""
     texts, published = rows(encoder_folders.texts(name)), write(tmp_path / "published", name)
-    model = make_encoders.of_transformers(published, name)
-    wanted, sizes = make_encoders.hidden(model, name), _sizes(published)
+    model = of_transformers(published, name)
+    wanted, sizes = states_of(model, name), _sizes(published)
     config = {**model.config.to_dict(), **FAMILIES[name].config}
     changes = [(key, other) for key, value in config.items() for other in ["gone", *_others(value)]]
     wrong, compared = [], 0
@@ -188,7 +196,7 @@ def test_no_field_of_a_config_is_misread(name, tmp_path):
             assert str(folder) in str(error)
             continue
         try:
-            theirs = make_encoders.hidden(make_encoders.of_transformers(folder, name), name)
+            theirs = states_of(of_transformers(folder, name), name)
         except Exception:  # whatever it says of such a config
             continue
         compared += 1
@@ -207,7 +215,7 @@ def test_token_types_are_looked_up_in_nomic_bert(tmp_path):
     folder = write(tmp_path, "nomic_bert")
     ids = encoder_folders.texts("nomic_bert")[-1]
     types = (np.arange(len(ids)) > 5).astype(np.int64)
-    model = make_encoders.of_transformers(folder, "nomic_bert")
+    model = of_transformers(folder, "nomic_bert")
     with torch.no_grad():
         states = model(input_ids=torch.from_numpy(ids[None]), token_type_ids=torch.from_numpy(types[None]))
     text = rows([ids])

@@ -5,25 +5,19 @@ Skipped where it is not installed; nothing is fetched. The models are tiny, with
 
 import functools
 import json
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 from support import exported, tokenizer_kinds
+from support.packages import package
 
 import retrieval
 from configs import published
 from retrieval.data.tokenizers import vocabularies
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
-sentence_transformers = pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
-)
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+torch, transformers, sentence_transformers = package("torch"), package("transformers"), package("sentence_transformers")
+modules = package("sentence_transformers.sentence_transformer.modules")
 
 H, LENGTH = 48, 40
 TEXTS = ["the fox", "A dog, 10-9", "", "Ünïcödé 東京", "the end of the fox and of the dog " * 6]

@@ -90,10 +90,7 @@ def assert_same(ours, theirs):
     """By every name, where it stands before queries and where it stands before documents."""
     assert ours.prompts == theirs.prompts == ALL
     for name in ALL:
-        for here, there in (
-            (ours.encode_query, theirs.encode_query),
-            (ours.encode_document, theirs.encode_document),
-        ):
+        for here, there in ((ours.encode_query, theirs.encode_query), (ours.encode_document, theirs.encode_document)):
             found, expected = here(TEXTS, prompt_name=name), there(TEXTS, prompt_name=name)
             np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()), err_msg=name)
     for prompt in ({}, {"prompt": "the sep: "}):

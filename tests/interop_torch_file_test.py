@@ -3,7 +3,6 @@
 `interop_test` reads every type of numbers, and every form of a folder.
 """
 
-import os
 import pickle
 import random
 import shutil
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support.packages import package
+from support.payload import Payload
 
 from retrieval.common.errors import UserError
 from retrieval.models import tensor_files
@@ -19,16 +19,6 @@ from retrieval.models import tensor_files
 torch = package("torch")
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "bert_old_names"
-
-
-class Payload:
-    """Unpickled, it makes the folder that is its marker."""
-
-    def __init__(self, marker):
-        self._marker = str(marker)
-
-    def __reduce__(self):
-        return os.mkdir, (self._marker,)
 
 
 @pytest.fixture

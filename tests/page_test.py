@@ -3,19 +3,15 @@
 import contextlib
 import re
 import shutil
-import socket
-import threading
 
 import pytest
-from support.served import Reranker
+from support.served import Reranker, running
 
 from retrieval.api.answering import Answer
 
 pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 pytest.importorskip("playwright.sync_api", reason="launch/browser.sh has not been run")
 
-
-import uvicorn
 from playwright.sync_api import sync_playwright
 
 from retrieval.api.document_index import Hit
@@ -38,13 +34,7 @@ CODE = "Read it:\n    def read(path):\n        return 1\nThat is all."
 TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
 
-ABOUT = {
-    "passages": 4321,
-    "documents": 12,
-    "examples": ["an owl", "wisdom"],
-    "far": {"dense": 0.5},
-    "cosine": True,
-}
+ABOUT = {"passages": 4321, "documents": 12, "examples": ["an owl", "wisdom"], "far": {"dense": 0.5}, "cosine": True}
 
 
 def search(queries, k, systems, prompt_name):
@@ -81,13 +71,8 @@ def address():
     parts = {"document": document, "about": lambda: ABOUT, "reranker": Reranker(), "answer": answers, "paragraphs": 2}
     service = Service(titles, 4321, search, pieces, **parts)
     application = app.make_app(Engine(lambda: service, Limits(k=MOST, characters=50), "birds"), ("127.0.0.1",))
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))
-    thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with running(application, lifespan="off") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -342,7 +342,7 @@ def test_a_key_is_needed_where_there_is_a_file_of_them(keys_file):
         assert asking.get("/v1/models", headers={"authorization": value}).status_code == 401, value
     for value, status in (("first-key", 200), ("", 401), ("first-key\tsecond-key", 401)):
         assert asking.get("/v1/models", headers={"x-api-key": value}).status_code == status, value
-    for path in ("/", "/api/search", "/metrics", "/openapi.json", "/no/such"):
+    for path in ("/", "/api/search", "/metrics", "/openapi.json", "/mcp", "/no/such"):
         assert asking.get(path).status_code == 401
     assert all(asking.get(path).status_code == 200 for path in ("/health", "/ping", "/ready"))
     assert 'path="/v1/models",status="401"' in asking.get("/metrics", headers={"x-api-key": "first-key"}).text

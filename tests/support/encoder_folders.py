@@ -2,7 +2,7 @@
 
 They are written down by hand from the published models, and no code of ours or of transformers makes them. Every
 parameter is drawn, scales and biases of norms too: a fresh scale is 0 or 1, and would hide the wrong one of both.
-`interop_encoders_test` gives them to transformers; `golden/encoders.json` is what it made of them.
+`interop_encoders_test` gives them to transformers.
 """
 
 import dataclasses

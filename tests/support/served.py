@@ -1,5 +1,9 @@
 """Stand-ins for what a service has: towers and a reranker that make numbers of texts by a rule."""
 
+import contextlib
+import socket
+import threading
+
 import numpy as np
 from starlette.testclient import TestClient
 
@@ -16,6 +20,20 @@ def client(service=None, limits=None, name="guide", hosts=(), keys=None, **parts
     service = service or Service(**values)
     engine = Engine(lambda: service, limits or Limits(), name)
     return TestClient(app.make_app(engine, hosts, keys), raise_server_exceptions=False)
+
+
+@contextlib.contextmanager
+def running(application, **settings):
+    """The address of a server in a thread."""
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(application, log_config=None, access_log=False, **settings))
+    thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
 
 
 class Towers:

@@ -9,6 +9,9 @@ from urllib.parse import quote, urlparse
 
 import huggingface_hub.constants
 
+from retrieval.common.runtime import hub as hub_models
+from retrieval.common.runtime import hub_datasets
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONVERTED = "refs/convert/parquet"  # the branch of a data set; its files are those of the name NAME@refs/...
 OF_BRANCH = COMMIT[::-1]
@@ -82,9 +85,16 @@ def _sum(data):
     return hashlib.sha1(data).hexdigest()
 
 
+def forget():
+    """What a process has resolved is asked for again."""
+    hub_models.local.cache_clear()
+    hub_datasets.local.cache_clear()
+
+
 @contextlib.contextmanager
 def served(models, cache, patch):
     """A hub that answers on this machine, with an empty cache beside it. `patch` is pytest's monkeypatch."""
+    forget()
     hub = Hub(models)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -99,3 +109,4 @@ def served(models, cache, patch):
         server.shutdown()
         server.server_close()
         thread.join()
+        forget()
