@@ -164,8 +164,8 @@ def kept(folder: Path | None, word: str) -> ConfigDict:
     if not folder:
         raise UserError(f"{word}: --config is missing, such as --config=bm25:local, or a --workdir that has one")
     if not (folder / artefacts.CONFIG).exists():
-        runs = [str(path.parent) for path in sorted(folder.parent.glob(f"*/{artefacts.CONFIG}"))]
-        meant = " or ".join(near(str(folder), runs) or runs[:3])
+        runs = [path.parent.name for path in sorted(folder.parent.glob(f"*/{artefacts.CONFIG}"))]
+        meant = " or ".join(str(folder.with_name(name)) for name in near(folder.name, runs) or runs[:3])
         hint = f"did you mean {meant}? " if runs else ""
         raise UserError(f"--workdir={folder}: no such run; {hint}a new one needs --config, such as --config=bm25:local")
     return preflight.read_config(folder)

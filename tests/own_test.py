@@ -129,7 +129,8 @@ def test_labels_may_be_documents(own, documents, caplog):
     judged = test.qrels["document"] | training.qrels["train"] | training.qrels["validation"]
     queries = {text: id for id, text in (test.queries | training.queries).items()}
     assert len(of_owl) == 5 and judged[queries["where is owl in part 2"]].keys() == of_owl
-    assert all("part 2" in passages[next(iter(grades))] for grades in training.qrels["train"].values())
+    for grades in training.qrels["train"].values():  # the passage that has the word once comes last
+        assert [passages[id].startswith("All of") for id in grades] == [False] * 4 + [True]
     sizes = records.details(run, "sets")["labels"]
     assert sizes["notes"][0].startswith(f"Judged against {len(passages)} passages of {len(WORDS)} documents")
     assert "Tested on 2 of 12 questions, which are few" in sizes["notes"][1] + caplog.text
