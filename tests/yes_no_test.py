@@ -69,7 +69,7 @@ def test_the_answers_are_those_that_the_module_names(inputs, tmp_path):
         ("tokenizer.json", ('"yes"', '"yep"'), "copy it again|'yes' and 'no', are no tokens that it has"),
         ("1_LogitScore/config.json", ('"true_token_id": 1', '"true_token_id": 9999'), "are no tokens that it has"),
         ("1_LogitScore/config.json", ("false_token_id", "other_token_id"), "other_token_id is 2, and whether that"),
-        ("modules.json", ("LogitScore", "Dense"), "made of several modules; take a model for"),
+        ("modules.json", ("LogitScore", "Dense"), "its modules are "),
     ],
 )
 def test_what_is_not_understood_is_refused(file, change, says, inputs, tmp_path):
