@@ -73,6 +73,15 @@ def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     np.testing.assert_array_equal(EncoderFolder.open(adapter)._tensors["classifier.weight"], head)
 
 
+def test_a_saved_table_may_have_more_tokens_than_its_base(adapter):
+    name = "embeddings.word_embeddings.weight"
+    table = np.random.default_rng(1).normal(size=(EncoderFolder.open(adapter).sizes["vocab_size"] + 2, 16))
+    with_tensors(adapter, lambda tensors: tensors | {f"base_model.model.{name}": table.astype(np.float32)})
+    folder = EncoderFolder.open(adapter)
+    assert folder.sizes["vocab_size"] == len(table)
+    np.testing.assert_array_equal(folder._tensors[name], table.astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [

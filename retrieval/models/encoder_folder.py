@@ -73,6 +73,10 @@ class EncoderFolder:
         place = model_folder.encoder_folder(Path(path))
         config = families.config_of(place)
         folder = cls(Path(path), place, *families.read(config))
+        if model_folder.base_of(place):  # an adapter may have a table of more tokens than its base's config tells of
+            (table,) = folder.names.of_parameter("token_embedding/embedding", 1)
+            rows = len(folder.names.split(folder._shapes)[table])
+            folder = dataclasses.replace(folder, sizes={**folder.sizes, "vocab_size": rows})
         folder._check_shapes(config)
         return folder
 
