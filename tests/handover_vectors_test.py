@@ -12,6 +12,9 @@ import numpy as np
 from support.handed_over import block_of, made, questions, written
 from support.packages import package
 
+from retrieval.search import encoding
+from retrieval.search.vector_codes import Form
+
 ROWS, DIMENSION = 300, 16
 
 
@@ -55,6 +58,22 @@ def run_guide(title, monkeypatch, tmp_path, **names):
     monkeypatch.chdir(tmp_path)
     exec(code, names)
     return names
+
+
+def test_faiss(tmp_path, monkeypatch):
+    package("faiss")
+    texts, random = [(f"d{n}", f"text {n}") for n in range(9)], np.random.default_rng(0)
+    made_NE = random.normal(size=(9, 4)).astype(np.float32)
+    rows = iter(made_NE)
+    encoding.encode(
+        tmp_path / "runs/bert/embeddings/reqa/trained",
+        *("candidates", texts, 9, lambda some: [[[1, 2]] for _ in some]),
+        lambda ids_BL: np.array([next(rows, made_NE[0]) for _ in ids_BL]),
+        **{"batch_tokens": 2, "longest": 2, "shard_size": 4, "form": Form("float32", 4, maker="m")},
+    )
+    names = run_guide("FAISS", monkeypatch, tmp_path)
+    _, best = names["index"].search(names["vectors"][3:4], 1)
+    assert len(names["ids"]) == 9 and names["index"].ntotal == 9 and best.shape == (1, 1)
 
 
 def test_qdrant(tmp_path, monkeypatch):

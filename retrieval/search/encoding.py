@@ -236,8 +236,9 @@ def _copied(befores: Sequence[_Older], keys: Sequence[bytes], form: Form) -> tup
     return stored_NS, is_new_N
 
 
-def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
+def load(folder: str | Path, name: str) -> tuple[np.ndarray, list[str]]:
     """All embeddings [N, E] of a name, and their ids."""
+    folder = Path(folder)
     return StoredRows(folder, name)[:], load_ids(folder, name)
 
 
