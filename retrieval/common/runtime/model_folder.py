@@ -22,7 +22,8 @@ CARD = "README.md"  # which people edit
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _ENTRY = {"idx", "name", "path", "type"}
-# No path leads out of the folder.
+_LONGEST = 255  # bytes of a name that file systems take
+# No path leads out of the folder; they are of ASCII.
 _PATH = re.compile(r"(\w[\w.-]*|\.)?", re.ASCII)
 _PACKAGES = ("sentence_transformers.", "pylate.models.")  # PyLate's are of late interaction
 
@@ -128,4 +129,4 @@ def _check_sums(folder: Path, states: tuple) -> None:
 
 def _is_entry(entry: Any) -> bool:
     kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
-    return isinstance(kind, str) and isinstance(path, str) and bool(_PATH.fullmatch(path))
+    return isinstance(kind, str) and isinstance(path, str) and len(path) <= _LONGEST and bool(_PATH.fullmatch(path))
