@@ -9,6 +9,10 @@ A published model over your own documents, in runs/own. A RUN that is left out i
     retrieval search 'how do I reset my password' RUN
     retrieval serve RUN
 
+One alone, or a model and a reranker, as an API without documents:
+
+    retrieval serve --model=hf:NAME --model=hf:RERANKER
+
 Hard negatives for your pairs by any embedder, finished runs side by side:
 
     retrieval --config=mine:hf:NAME --workdir=runs/mined --config.pairs.files=DATA/pairs.jsonl

@@ -3,6 +3,7 @@
     retrieval own DOCS --model=MODEL --labels=FILE
     retrieval search 'WORDS' RUN
     retrieval serve RUN
+    retrieval serve --model=MODEL --model=RERANKER
 
 Each stands for flags, which the log shows. A RUN that is left out is the newest one below runs/ whose documents are
 indexed.
@@ -45,6 +46,7 @@ VERBS = {
     "search": Verb({"stage": "search"}, {"WORDS": "query", _RUN: "workdir"}),
     "serve": Verb({"stage": "serve"}, {_RUN: "workdir"}),
 }
+_MODELS = Verb({"workdir": "runs/served"}, {}, {"model": "config=served:"})  # what `serve` is with a --model
 
 
 def written_out(argv: Sequence[str]) -> list[str]:
@@ -57,6 +59,8 @@ def written_out(argv: Sequence[str]) -> list[str]:
       UserError: a verb lacks what it takes, or has more than that.
     """
     verb = VERBS.get(argv[0]) if argv else None
+    if argv[:1] == ["serve"] and any(word.lstrip("-").partition("=")[0] == "model" for word in argv[1:]):
+        verb = _MODELS
     if not verb:
         stages = list(itertools.takewhile(lambda word: not word.startswith("-"), argv))
         return [*([f"--stage={','.join(stages)}"] if stages else []), *argv[len(stages) :]]
@@ -79,8 +83,8 @@ def written_out(argv: Sequence[str]) -> list[str]:
 
 
 def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The words of a verb, and its flags, with those written out that are its own."""
-    words, rest, unread = [], [], iter(argv)
+    """The words of a verb, and its flags, with those written out that are its own; several of one have commas."""
+    words, rest, unread, own = [], [], iter(argv), dict[str, list[str]]()
     for word in unread:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-"):
@@ -89,8 +93,8 @@ def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str]
         if not equals and (name in options or (name in flags.FLAGS and not flags.FLAGS[name].boolean)):
             value = next(unread, "")
             word = f"--{name}={value}"
-        rest.append(f"--{options[name]}{value}" if name in options else word)
-    return words, rest
+        (own.setdefault(options[name], []) if name in options else rest).append(value if name in options else word)
+    return words, [*(f"--{flag}{','.join(values)}" for flag, values in own.items()), *rest]
 
 
 def _newest() -> str:

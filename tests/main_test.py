@@ -74,6 +74,10 @@ def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
         ("serve", "--stage=serve --workdir=runs/new"),
         ("serve gs://b/run", "--stage=serve --workdir=gs://b/run"),
         (
+            "serve --model=hf:a --config.serve.port=0 --model b",
+            "--workdir=runs/served --config=served:hf:a,b --config.serve.port=0",
+        ),
+        (
             "search reset password",
             "password: no run is there: .* or make one with `retrieval own DOCS`; several words go",
         ),

@@ -3,13 +3,22 @@
 import numpy as np
 import pytest
 from support import exported
+from support.embedder_folders import cross_encoder
 from support.exported import DOCUMENTS, QUERIES
 
 pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
 
+from starlette.testclient import TestClient
 from support import served
 
 import retrieval
+from retrieval import cli
+from retrieval.api.document_texts import candidates
+from retrieval.common.errors import UserError
+from retrieval.runs.pipeline import preflight, runner
+from retrieval.runs.pipeline.run import Run
+from retrieval.runs.weights.trained_model import TRAINED
+from retrieval.serving import server
 
 TEXTS = [query for query in QUERIES if query]
 CHANGES = {"model.normalize": True, "train.matryoshka": (2, 8), "data.query_prefix": "fox ", "data.titles": "joined"}
@@ -61,3 +70,29 @@ def test_texts_are_cut_only_where_they_are_too_long(run, asked):
         assert "'inputs[1]' has more tokens" in answer.json()["error"]
         used = asked.post("/v1/embeddings", json={"model": f"guide:{prompt}", "input": text}).json()["usage"]
         assert used["total_tokens"] == room + specials + (prompt == "query")
+
+
+def test_models_are_served_without_documents(run, tmp_path, monkeypatch):
+    """An encoder and a reranker, of which there may be one each; no work directory is made."""
+    applications, (judge, _) = [], cross_encoder(tmp_path / "judge", run.load_vocabulary())
+    monkeypatch.setattr(server, "run", lambda application, *_: applications.append(application))
+
+    def served_by(*models):
+        config = cli.load_config(f"served:{','.join(map(str, models))}")
+        config.serve.port = 0
+        return Run(config, tmp_path / "none", run.lock)
+
+    both = served_by(run.folder, judge)
+    preflight.check(both, ["serve_models"])
+    runner.run_stage(both, "serve_models")
+    asked = TestClient(applications[0])
+    assert [each["id"] for each in asked.get("/v1/models").json()["data"]][:2] == ["run", "judge"]
+    np.testing.assert_allclose(embeddings(asked, model="run:query"), exported.embed(run, TEXTS)[0], atol=1e-6)
+    scores = asked.post("/rerank", json={"query": "fox", "texts": TEXTS, "model": "judge", "raw_scores": True}).json()
+    scorer = TRAINED["reranker"].open(both, str(judge), "")
+    expected = scorer.logits(scorer.rows_of("fox", candidates(TEXTS)))
+    np.testing.assert_allclose([each["score"] for each in scores], np.sort(expected)[::-1], atol=1e-5)
+    assert not (tmp_path / "none").exists()
+    for models, message in (((), "is empty"), ((run.folder, exported.export(run)), "leave one out")):
+        with pytest.raises(UserError, match=message):
+            preflight.check(served_by(*models), ["serve_models"])

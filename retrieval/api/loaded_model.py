@@ -189,16 +189,25 @@ class Model:
           UserError: as of these, or there are no towers.
         """
         items = _texts(texts) if side == QUERY else candidates(texts)
-        return self.towers.rows(side, items, prompt_name, room=room)
+        return self._encoder.rows(side, items, prompt_name, room=room)
 
-    def embed(self, rows: TextRows) -> np.ndarray:
-        """Embeddings of texts, float32 [N, E]."""
-        return self.towers.embed(rows)
+    def embed(self, rows: TextRows) -> Any:
+        """Embeddings of texts, float32 [N, E], or what else the model's kind makes of each."""
+        return self._encoder.embed(rows)
+
+    @property
+    def kind(self) -> str:
+        """'embedder', 'late_interaction' or 'splade'.
+
+        Raises:
+          UserError: the model encodes nothing.
+        """
+        return self._encoder.kind
 
     @property
     def card(self) -> Card:
-        """What the towers are, for those who ask for embeddings."""
-        return self.towers.card((self._run.owner("train") if self._run else self.towers).config.train.matryoshka)
+        """What the model is, for those who ask for embeddings."""
+        return self._encoder.card((self._run.owner("train") if self._run else self._encoder).config.train.matryoshka)
 
     def index(
         self,

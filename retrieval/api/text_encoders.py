@@ -28,6 +28,8 @@ from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options
 from retrieval.search.side_by_side import Search
 from retrieval.search.windows import Index
 
+EMBEDDER = "embedder"  # the kind of a model that makes one vector of a text
+
 _FEW = 32  # queries that are compiled for
 
 
@@ -36,11 +38,11 @@ class TextRows(NamedTuple):
 
     Attributes:
       ids: the token ids of each, special tokens included.
-      tower: embeds such rows; those of one tower may be embedded together.
+      tower: embeds such rows; those of one tower may be embedded together. Of a model without towers it is the side.
     """
 
     ids: Sequence[Sequence[int]]
-    tower: Callable[[np.ndarray], np.ndarray]
+    tower: Any
 
 
 class Card(NamedTuple):
@@ -62,9 +64,11 @@ class TowerEncoder:
 
     Attributes:
       config: of the towers.
+      kind: of model.
       without: what the run lacks where none of its passages have embeddings, for an error.
     """
 
+    kind = EMBEDDER
     without = "run the stages encode and index with config.encode.corpus=True"
 
     def __init__(self, encoder: ExportedTowers):
@@ -99,11 +103,7 @@ class TowerEncoder:
         """Queries or documents as token ids; as `Model.rows`."""
         text = prompts.chosen(self.config.data, side, *prompt)
         config = prompted.with_prompts(self.config, self.vocabulary, **{side: text})
-        longer = with_room(config, room)
-        if side == QUERY:
-            rows = towers.query_tokens(longer, self.vocabulary, items)
-        else:
-            rows = [windows[0] for windows in towers.candidate_windows(longer, self.vocabulary, items)]
+        rows = towers.rows_of(config, self.vocabulary, side, items, room)
         return TextRows(rows, self._tower(side, config))
 
     def embed(self, rows: TextRows) -> np.ndarray:
@@ -117,8 +117,7 @@ class TowerEncoder:
         """What the towers are; `trained` are the sizes that they were trained to be cut to."""
         form, config = towers.form_of(self.config), self.config
         sizes = tuple(sorted({*(size for size in trained if size < form.dim), form.dim}))
-        lengths = {QUERY: config.data.query_length, DOCUMENT: config.data.document_length}
-        return Card(sizes, lengths, config.model.pooling, config.model.dtype, config.data.default_prompt)
+        return Card(sizes, _lengths(config), config.model.pooling, config.model.dtype, config.data.default_prompt)
 
     def check_embeddings(self, collection: Collection) -> None:
         """Checks that stored embeddings are such as the towers give.
@@ -177,12 +176,13 @@ class VectorEncoder:
 
     Attributes:
       config: of the model.
+      kind: of model, as `TRAINED` names it.
       similarity: of a query and a document.
     """
 
     def __init__(self, encoder: TextEncoder, kind: TrainedKind):
         self.config, self.vocabulary, self._encoder, self._kind = encoder.config, encoder.vocabulary, encoder, kind
-        self.similarity = encoder.similarity
+        self.similarity, self.kind = encoder.similarity, kind.name
 
     @property
     def without(self) -> str:
@@ -198,6 +198,22 @@ class VectorEncoder:
         """What `TextEncoder.encode_document` gives."""
         self._check_prompt(*prompt)
         return self._encoder.encode_document(items)
+
+    def rows(self, side: str, items: Sequence[Any], *prompt: str | None, room: int = 0) -> TextRows:
+        """As `TowerEncoder.rows`; a side has one prompt, of its name."""
+        self._check_prompt(*(name for name in prompt if name != side))
+        return TextRows(self._encoder.rows(side, items, room), side)
+
+    def embed(self, rows: TextRows) -> list[Any]:
+        """The vectors of the tokens of each text, float32 [T, E]; or the terms of each with their weights, two [K]."""
+        made = self._encoder.embed(rows.tower, rows.ids)
+        if isinstance(made, list):
+            return made
+        return list(zip(*(np.split(each, made.indptr[1:-1]) for each in (made.indices, made.data))))
+
+    def card(self, trained: Sequence[int]) -> Card:
+        """As `TowerEncoder.card`: there are no embeddings, and so no sizes."""
+        return Card((), _lengths(self.config), "", self.config.model.dtype, DOCUMENT)
 
     def check_kind(self, kind: IndexKind) -> None:
         """Checks that the index is exact search."""
@@ -233,10 +249,6 @@ class VectorEncoder:
             raise UserError(f"a model of the kind '{self._kind.name}' has its own markers: leave prompts out")
 
 
-def with_room(config: ConfigDict, room: int) -> ConfigDict:
-    """The config with lengths that are so many tokens longer."""
-    if room:
-        config = config.copy_and_resolve_references()
-        for name in ("query_length", "document_length"):
-            config.data[name] += room
-    return config
+def _lengths(config: ConfigDict) -> dict[str, int]:
+    """The tokens of a text of each side, at most."""
+    return {QUERY: config.data.query_length, DOCUMENT: config.data.document_length}

@@ -398,6 +398,7 @@ declare(
     k=Field(100, whole(1), "most hits of a list"),
     truncate=Field(True, SWITCH, "whether OpenAI's clients get long texts cut, and counted in `usage`; else a 413"),
 )
+declare("served", models=Field((), TEXTS, "what serve_models serves: a model that encodes, a reranker, or one of each"))
 declare(
     "export",
     license=Field("", _LICENSE, "license that the model card names"),

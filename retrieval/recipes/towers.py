@@ -10,6 +10,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
+from retrieval.common.runtime.model_folder import QUERY
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -104,6 +105,24 @@ class Embedder:
         longest = longest_text(self._config)
         batch_tokens = enough(self._config.encode.batch_tokens, len(tokens), longest)
         return encode_rows(tokens, tower, batch_tokens, longest, self._mesh.size)
+
+
+def rows_of(
+    config: ConfigDict, vocabulary: Vocabulary, side: str, items: Sequence[Any], room: int = 0
+) -> list[list[int]]:
+    """Queries, or the beginnings of candidates, as the tower of their side takes them.
+
+    Args:
+      side: QUERY or DOCUMENT.
+      room: tokens that a row may have beyond those that the tower takes.
+    """
+    if room:
+        config = config.copy_and_resolve_references()
+        for name in ("query_length", "document_length"):
+            config.data[name] += room
+    if side == QUERY:
+        return query_tokens(config, vocabulary, items)
+    return [windows[0] for windows in candidate_windows(config, vocabulary, items)]
 
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:

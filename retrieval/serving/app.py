@@ -27,7 +27,9 @@ def make_app(engine: Engine, hosts: Sequence[str] = (), keys: Keys | None = None
       hosts: names that requests may ask for, so that no other site's page reaches this one; none for any.
       keys: one of which a request has to have; None where none is needed.
     """
-    limits, operations = engine.limits, [*api_routes.operations(engine), *foreign_routes.operations(engine)]
+    limits, searches = engine.limits, bool(engine.service.passages)
+    operations = [each for each in api_routes.operations(engine) if searches or not each.path.startswith("/api/")]
+    operations += foreign_routes.operations(engine)
 
     async def description(engine: Engine, values: Values) -> Any:
         return openapi.description(operations)
@@ -42,9 +44,11 @@ def make_app(engine: Engine, hosts: Sequence[str] = (), keys: Keys | None = None
     by_path: dict[str, dict[str, Operation]] = {}
     for each in operations:
         by_path.setdefault(each.path, {})[each.method] = each
-    tools, lifespan = mcp_server.http(engine)
+    tools, lifespan = mcp_server.http(engine) if searches else ([], None)
     own = [Route(path, _endpoint(of, engine), methods=list(of)) for path, of in by_path.items()]
-    own += [Route(path, _file(f"page.{suffix}", kind), methods=["GET"]) for path, suffix, kind in _FILES]
+    pages = [(path, (_PAGE / f"page.{suffix}").read_bytes(), kind) for path, suffix, kind in _FILES] if searches else []
+    pages = pages or [("/", _note(engine, operations).encode(), "plain")]
+    own += [Route(path, _file(content, kind), methods=["GET"]) for path, content, kind in pages]
     app = Starlette(routes=[*own, *tools], exception_handlers=responses.handlers(), lifespan=lifespan)
     seconds = {route.path: limits.seconds for route in own} | {mcp_server.PATH: limits.inputs_seconds}
     seconds |= {each.path: limits.inputs_seconds for each in operations if each.is_foreign}
@@ -60,9 +64,13 @@ def _endpoint(by_method: Mapping[str, Operation], engine: Engine) -> Callable[[R
     return answer
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (_PAGE / name).read_bytes()
+def _note(engine: Engine, operations: Sequence[Operation]) -> str:
+    """What there is in place of a page, where nothing is searched."""
+    lines = [f"{each.method} {each.path.replace(':path', '')}    {each.what}" for each in operations]
+    return "\n".join([f"{engine.name}: models without documents. What there is:", "", *lines, ""])
 
+
+def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         return Response(content, media_type=f"text/{kind}")
 

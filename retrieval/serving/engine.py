@@ -1,6 +1,7 @@
 """What all protocols ask: the service of the moment, behind threads that take together what has come together."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from retrieval.api.document_texts import candidates
 from retrieval.api.loaded_model import Model
-from retrieval.api.text_encoders import TextRows
+from retrieval.api.text_encoders import EMBEDDER, TextRows
 from retrieval.common.runtime.model_folder import QUERY
 from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.serving.batching import Batcher
@@ -20,6 +21,7 @@ from retrieval.serving.service import RERANKED, Query, Service, reranked, search
 
 T = TypeVar("T")
 
+ENCODED_AT = {EMBEDDER: "/embed", "late_interaction": "/embed_all", "splade": "/embed_sparse"}  # TEI's addresses
 ROWS = 32  # texts of a batch of the device, as many as a model embeds as one
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -50,11 +52,11 @@ class Measures:
 
 
 class _Piece(NamedTuple):
-    """Some texts of a request; `written` makes of their embeddings [N, E] what the answer has of each."""
+    """Some texts of a request; `written` makes of what the model makes of each what the answer has of it."""
 
     rows: TextRows
-    embed: Callable[[TextRows], np.ndarray]
-    written: Callable[[np.ndarray], Sequence[Any]]
+    embed: Callable[[TextRows], Sequence[Any]]
+    written: Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Engine:
@@ -87,11 +89,15 @@ class Engine:
         """The one that answers now."""
         return self._service()
 
-    @property
-    def model(self) -> Model:
-        """The one that embeds."""
+    def model(self, kind: str = EMBEDDER) -> Model:
+        """The one that encodes, if it is of a kind, by default one that makes one vector of a text."""
         if not (model := self.service.model):
-            raise RefusedError(404, "the run has no towers that encode: serve one that trains them", "model")
+            raise RefusedError(
+                404, "the server has no model that encodes: serve one, or a run that trains one", "model"
+            )
+        if model.kind != kind:
+            why = f"the model is of the kind '{model.kind}': ask at {ENCODED_AT[model.kind]}"
+            raise RefusedError(404, why, "model")
         return model
 
     @property
@@ -129,24 +135,26 @@ class Engine:
         side: str,
         texts: Sequence[Any],
         prompt: str | None,
-        written: Callable[[np.ndarray], Sequence[T]],
+        written: Callable[[Sequence[Any]], Sequence[T]],
         field: str,
         truncate: bool | None = None,
+        kind: str = EMBEDDER,
     ) -> tuple[list[T], int, int]:
         """What an answer has of the embedding of each text, the tokens of all, and how many of them were cut.
 
         Args:
           side: whether they are each a query or a document.
           prompt: the name of the one that they have; None for that of their side.
-          written: makes something of embeddings [N, E].
+          written: makes something of what the model makes of some texts.
           field: the field of the request that has them, for errors.
           truncate: whether the end of long ones is cut, otherwise they are refused; None for what the server does.
+          kind: of the model that is asked for.
 
         Raises:
-          RefusedError: the run embeds nothing.
+          RefusedError: there is no model of the kind.
           UserError: they have too many tokens.
         """
-        model = self.model
+        model = self.model(kind)
         if side == QUERY and not all(isinstance(each, str) for each in texts):
             raise FieldError(f"'{field}' holds records, and queries are texts: send texts", field=field)
         rows = await asyncio.to_thread(model.rows, side, texts, prompt)
@@ -225,8 +233,8 @@ def _embedded(pieces: Sequence[_Piece]) -> list[Sequence[Any]]:
         ids = [row for place in places for row in pieces[place].rows.ids]
         order, embed = sorted(range(len(ids)), key=lambda row: len(ids[row])), pieces[places[0]].embed
         parts = [[ids[row] for row in order[start : start + ROWS]] for start in range(0, len(order), ROWS)]
-        embeddings_NE = np.concatenate([embed(TextRows(part, tower)) for part in parts])[np.argsort(order)]
-        ends = np.cumsum([len(pieces[place].rows.ids) for place in places])
-        for place, piece_NE in zip(places, np.split(embeddings_NE, ends[:-1])):
-            results[place] = pieces[place].written(piece_NE)
+        by_row = dict(zip(order, itertools.chain.from_iterable(embed(TextRows(part, tower)) for part in parts)))
+        remaining = map(by_row.pop, range(len(ids)))
+        for place in places:
+            results[place] = pieces[place].written(list(itertools.islice(remaining, len(pieces[place].rows.ids))))
     return results

@@ -3,26 +3,30 @@
 OpenAI's: POST /v1/embeddings, GET /v1/models and GET /v1/models/NAME. A model's name alone embeds documents; NAME:query
 embeds queries, and NAME:PROMPT what another prompt is for.
 Text Embeddings Inference's (TEI): POST /embed, POST /rerank and GET /info. POST / does what the model is for, as there:
-with towers it is /embed, with a reranker alone /rerank.
+with towers it is /embed, with a reranker alone /rerank. Models of late interaction are at /embed_all, which gives a
+vector for each token that counts, and those of sparse vectors at /embed_sparse.
 Rerankers', at /rerank, /v1/rerank and /v2/rerank: TEI's clients send `texts`; Cohere's, Jina's and vLLM's `documents`.
 Vertex AI's contract of a container: variables say where it asks for predictions and for health. An instance is a text,
 or a record with a 'text' and a 'title'; its prediction is its embedding.
 """
 
 import base64
+import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from starlette.responses import Response
 
+from retrieval.api.text_encoders import EMBEDDER
 from retrieval.common.errors import listed, unknown_name
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.serving import requests
-from retrieval.serving.engine import Engine
+from retrieval.serving.engine import ENCODED_AT, Engine
 from retrieval.serving.requests import OTHERS, SWITCH, Field, Operation, Values
-from retrieval.serving.responses import FieldError, RefusedError, written
+from retrieval.serving.responses import FieldError, RefusedError, json_response, written
 
 PORT, HEALTH, _PREDICT = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
 _FLOAT, _BASE64 = "float", "base64"
@@ -61,7 +65,10 @@ def operations(engine: Engine) -> Iterator[Operation]:
     reranks = bool(engine.service.reranker and not engine.service.model)  # POST / does
     for path in ("/embed", *(() if reranks else ("/",))):
         example = {"inputs": ["red"], "prompt_name": "query"}
-        yield Operation("POST", path, what, _embed, OTHERS, fields, (), True, example)
+        yield Operation("POST", path, what, functools.partial(_embed, EMBEDDER), OTHERS, fields, (), True, example)
+    for kind, (what, _) in _VECTORS.items():
+        answer, of_texts = functools.partial(_embed, kind), (fields[0], *fields[2:4])
+        yield Operation("POST", ENCODED_AT[kind], what, answer, OTHERS, of_texts, (), True, example)
     yield Operation("GET", "/info", "the model, and what a request may have", _info, OTHERS)
 
     fields = (
@@ -101,7 +108,7 @@ async def _embeddings(engine: Engine, values: Values) -> Any:
     items = (b'{"object":"embedding","index":%d,"embedding":%b}' % numbered for numbered in enumerate(embeddings))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens} | ({"truncated_inputs": cut} if cut else {})
     rest = written({"model": model, "usage": usage})
-    return b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:]
+    return _counted(b'{"object":"list","data":[' + b",".join(items) + b"]," + rest[1:], cut)
 
 
 async def _models(engine: Engine, values: Values) -> Any:
@@ -114,12 +121,39 @@ async def _model(engine: Engine, values: Values) -> Any:
     return _about(values["name"])
 
 
-async def _embed(engine: Engine, values: Values) -> Any:
+async def _embed(kind: str, engine: Engine, values: Values) -> Any:
     texts = values["inputs"] if isinstance(values["inputs"], list) else [values["inputs"]]
-    name = values["prompt_name"] or engine.model.card.default_prompt or DOCUMENT  # as TEI: the folder's default
-    write = _writer(engine, values["dimensions"], normalize=values["normalize"])
-    embeddings, *_ = await engine.embed(_side(engine, name), texts, name, write, "inputs", values["truncate"])
-    return b"[" + b",".join(embeddings) + b"]"
+    name = values["prompt_name"] or engine.model(kind).card.default_prompt or DOCUMENT  # as TEI: the folder's default
+    if kind == EMBEDDER:
+        write = _writer(engine, values["dimensions"], normalize=values["normalize"])
+    else:
+        write = _VECTORS[kind][1]
+    side, truncate = _side(engine, name), values["truncate"]
+    embeddings, _, cut = await engine.embed(side, texts, name, write, "inputs", truncate, kind)
+    return _counted(b"[" + b",".join(embeddings) + b"]", cut)
+
+
+def _of_tokens(vectors: Sequence[np.ndarray]) -> list[bytes]:
+    """JSON of the vectors [T, E] of each text."""
+    return [written(each.tolist()) for each in vectors]
+
+
+def _of_terms(vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[bytes]:
+    """JSON of the terms and the weights, [K], of each text."""
+    pairs = (zip(terms.tolist(), weights.tolist()) for terms, weights in vectors)
+    return [written([{"index": term, "value": weight} for term, weight in each]) for each in pairs]
+
+
+# By the kind of a model what it gives, and its JSON.
+_VECTORS = {
+    "late_interaction": ("a vector for each token of each text", _of_tokens),
+    "splade": ("the weights of the terms of each text", _of_terms),
+}
+
+
+def _counted(body: bytes, cut: int) -> Response:
+    """JSON, whose header says how many texts were cut."""
+    return json_response(body, headers={"x-truncated-inputs": str(cut)} if cut else None)
 
 
 async def _info(engine: Engine, values: Values) -> Any:
@@ -127,7 +161,7 @@ async def _info(engine: Engine, values: Values) -> Any:
     info = {"model_id": engine.name, "max_client_batch_size": limits.inputs, "max_concurrent_requests": limits.waiting}
     if service.model:
         card = service.model.card
-        kind = {"embedding": {"pooling": card.pooling}}
+        kind = {"embedding": {"pooling": card.pooling or service.model.kind}}
         info |= {"model_dtype": card.dtype, "model_type": kind, "max_input_length": card.lengths[DOCUMENT]}
     elif service.reranker:
         info |= {"model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}}
@@ -143,8 +177,8 @@ async def _predict(engine: Engine, values: Values) -> Any:
 
 
 async def _rerank(engine: Engine, values: Values) -> Any:
-    if values["model"] not in (None, engine.name):
-        raise _unknown(values["model"], [engine.name])
+    if values["model"] not in (None, *(names := {engine.name: "", engine.service.reranker_name or engine.name: ""})):
+        raise _unknown(values["model"], names)
     is_tei = bool(values["texts"])
     field, score, part = ("texts", "score", "text") if is_tei else ("documents", "relevance_score", "document")
     documents, query = values[field], values["query"]
@@ -168,29 +202,29 @@ def _sides(engine: Engine) -> dict[str, str]:
 
 
 def _side(engine: Engine, prompt: str) -> str:
-    if engine.model and prompt not in (sides := _sides(engine)):
+    if prompt not in (sides := _sides(engine)):
         raise unknown_name("prompt", prompt[:100], sides)
     return sides[prompt]
 
 
 def _writer(
     engine: Engine, dimensions: int | None, is_base64: bool = False, normalize: bool = False
-) -> Callable[[np.ndarray], list[bytes]]:
-    """What makes JSON of embeddings [N, E].
+) -> Callable[[Sequence[np.ndarray]], list[bytes]]:
+    """What makes JSON of embeddings [E].
 
     Args:
       dimensions: that are kept, where a request says so; embeddings that are cut are brought to length 1 again.
       is_base64: of little-endian float32; otherwise as lists.
       normalize: whether to bring all to length 1.
     """
-    sizes = engine.model.card.sizes
+    sizes = engine.model().card.sizes
     *others, full = sizes
     if dimensions not in (None, *sizes):
         known = f"of {', '.join(map(str, sizes))}" if others else f"of {full} alone, and was trained for no others"
         raise FieldError(f"'dimensions' is {dimensions}: the model gives embeddings {known}", field="dimensions")
 
-    def write(embeddings_NE: np.ndarray) -> list[bytes]:
-        embeddings_NE = embeddings_NE[:, :dimensions]
+    def write(embeddings: Sequence[np.ndarray]) -> list[bytes]:
+        embeddings_NE = np.stack(embeddings)[:, :dimensions]
         if normalize or dimensions not in (None, full):
             lengths_N1 = np.linalg.norm(embeddings_NE, axis=1, keepdims=True)
             embeddings_NE = embeddings_NE / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
@@ -212,5 +246,7 @@ def _unknown(model: str, names: Iterable[str]) -> RefusedError:
 
 def _names(engine: Engine) -> dict[str, str]:
     """The prompts of all models by their names, '' where none is named: with a reranker there is the bare one alone."""
-    bare = {engine.name: ""} if engine.service.model or engine.service.reranker else {}
+    service = engine.service
+    bare = {engine.name: ""} if service.model or service.reranker else {}
+    bare |= {service.reranker_name: ""} if service.reranker_name else {}
     return bare | {f"{engine.name}:{prompt}": prompt for prompt in _sides(engine)}

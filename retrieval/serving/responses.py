@@ -69,7 +69,7 @@ def form_of(path: str) -> Form:
     """The form of what is asked for at an address, be there something or not."""
     if path.endswith("/rerank") and not path.startswith("/api/"):
         return RERANK
-    return OPENAI if path.startswith("/v1/") else TEI if path in ("/", "/embed", "/info") else OWN
+    return OPENAI if path.startswith("/v1/") else TEI if path in ("/", "/info") or path.startswith("/embed") else OWN
 
 
 def written(value: Any) -> bytes:

@@ -12,6 +12,7 @@ from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import WholeDocument, candidates
 from retrieval.api.loaded_model import Model
 from retrieval.api.own_search import OwnSearch
+from retrieval.api.text_encoders import EMBEDDER
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
 from retrieval.runs.weights.pair_scorer import PairScorer
@@ -26,13 +27,17 @@ RERANKED_DEPTH = 20  # hits of another list that are put in the order of the rer
 _log = logging.getLogger(__name__)
 
 
+def _absent(*_: Any) -> Any:
+    raise NotImplementedError("there are no passages")
+
+
 @dataclasses.dataclass(frozen=True)
 class Service:
     """One state of a run. What is None the run does not have. Threads may call the functions together.
 
     Attributes:
       titles: of the systems that search, by their names.
-      passages: how many are searched.
+      passages: how many are searched; 0 where there are models alone.
       search: queries, hits of each list, systems and perhaps the name of a prompt to the lists of each query.
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
       passage: that has an id; None where none has.
@@ -40,21 +45,23 @@ class Service:
       about: what the page says before anybody has asked, as `about.about` gives it; called once.
       model: embeds texts.
       reranker: scores a query with documents.
+      reranker_name: for clients, where it is not the server's.
       answer: a question, hits and a number to the best answers in these, best first.
       paragraphs: hits that are read for an answer.
       programs: compiles what answers need, a part at each turn; whoever asks for what is not compiled yet waits for it.
       opened: when, in seconds since 1970.
     """
 
-    titles: Mapping[str, str]
-    passages: int
-    search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]]
-    marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
+    titles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    passages: int = 0
+    search: Callable[[Sequence[str], int, Collection[str], str | None], list[dict[str, list[Hit]]]] = _absent
+    marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]] = _absent
     passage: Callable[[str], Candidate | None] = lambda id: None
     document: Callable[[str], WholeDocument | None] = lambda id: None
     about: Callable[[], dict[str, Any]] = lambda: {}
     model: Model | None = None
     reranker: PairScorer | None = None
+    reranker_name: str = ""
     answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
     paragraphs: int = 0
     programs: Iterator[None] = dataclasses.field(default_factory=lambda: iter(()))
@@ -85,6 +92,18 @@ def service_of(own: OwnSearch, reranker: PairScorer | None, answerer: Answerer |
     if answerer:
         parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
     return Service(own.titles, len(own.texts), own.search, marked_pieces, **parts, programs=programs())
+
+
+def model_service(model: Model | None, reranker: PairScorer | None, reranker_name: str, batch: int) -> Service:
+    """The service of models alone, of which nothing is compiled yet; else as `service_of`."""
+
+    def programs() -> Iterator[None]:
+        if model and model.kind == EMBEDDER:
+            yield from model.towers.compile_queries(batch)
+        if reranker:
+            yield from reranker.compile(RERANKED_DEPTH)
+
+    return Service(model=model, reranker=reranker, reranker_name=reranker_name, programs=programs())
 
 
 class Query(NamedTuple):

@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _LOOK = 2.0  # seconds between two looks for a newer index, and between two lines of the log while one is opened
 _PAUSE = 0.2  # seconds between two programs that are compiled before anybody asks for them
 _RERANKER = "config.serve.reranker"
+# The fields of every server; those of one over passages are all of `serve`.
+SETTINGS = tuple(f"serve.{name}" for name in ("host", "port", "hosts", "name", "keys_file", "truncate"))
 
 
 def check_packages(config: ConfigDict) -> None:
@@ -61,12 +63,17 @@ def fetch(run: Run) -> None:
     answering.fetch(run)
 
 
-def check(run: Run) -> None:
-    """Checks the towers, the reranker, the reader and the file of keys, where there are such."""
+def check_keys(run: Run) -> None:
+    """Checks the file of keys, where there is one."""
     if run.config.serve.keys_file:
         from retrieval.serving.guard import Keys
 
         Keys(Path(run.config.serve.keys_file))
+
+
+def check(run: Run) -> None:
+    """Checks the towers, the reranker, the reader and the file of keys, where there are such."""
+    check_keys(run)
     check_towers(run)
     if TRAINED["reranker"].is_there(run, run.config.serve.reranker):
         TRAINED["reranker"].check(run, run.config.serve.reranker, _RERANKER)
@@ -75,6 +82,16 @@ def check(run: Run) -> None:
 
 def serve(run: Run) -> None:
     """Answers until the process is told to end; an index that is made anew meanwhile takes over."""
+    answer(run, lambda: open_current(run), name(run))
+
+
+def answer(run: Run, opened: Callable[[], "Current"], name: str, what: str = "") -> None:
+    """Answers by what is opened, until the process is told to end.
+
+    Args:
+      name: of the model, for clients.
+      what: is served, for the log; by default the passages.
+    """
     from retrieval.serving import app, foreign_routes, guard, server
     from retrieval.serving.engine import Engine
 
@@ -83,18 +100,18 @@ def serve(run: Run) -> None:
     address = ("0.0.0.0", int(port)) if port else (fields.host, fields.port)
     listening = server.listen(*address)
     with _telling("serve"):
-        current = open_current(run)
+        current = opened()
     hosts = fields.hosts or guard.local_names(address[0])
     known = guard.Keys(Path(fields.keys_file)) if fields.keys_file else None
-    engine = Engine(lambda: current.service, limits(run), name(run))
+    engine = Engine(lambda: current.service, limits(run), name)
     application = app.make_app(engine, hosts, known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
+    _log.info("serve: %s answers over %s", place, what or f"{current.service.passages:,} passages")
     if not known and not guard.local_names(address[0]):
         _log.warning(
-            "serve: other machines reach this address, and no key is needed to read every passage: set "
-            "config.serve.keys_file, or config.serve.host=127.0.0.1"
+            "serve: other machines reach this address, and no key is needed: set config.serve.keys_file, or "
+            "config.serve.host=127.0.0.1"
         )
     gc.collect()
     gc.freeze()  # to look through the objects of all modules takes 0.3 s, in which nobody is answered

@@ -39,6 +39,8 @@ def running(application, **settings):
 class Towers:
     """Embeds a text as (1, its tokens), before the parts of `numbers`: a token is a word."""
 
+    kind = "embedder"
+
     def __init__(self, prompts=("query", "document", "nq"), length=8, sizes=(2,), default_prompt="document"):
         self.prompts = dict.fromkeys(prompts, "")
         self.card = Card(sizes, {"query": length, "document": length}, "mean", "float32", default_prompt)

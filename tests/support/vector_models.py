@@ -1,5 +1,6 @@
 """What `retrieval.load` and a server promise of models that make no embeddings, whichever kind they are."""
 
+import numpy as np
 import pytest
 
 import retrieval
@@ -40,7 +41,34 @@ def check_loaded(folder, exported):
     ):
         with pytest.raises(UserError, match=message):
             wrong()
+    check_alone(other)
     return model
+
+
+def check_alone(model):
+    """A server of the model without documents gives what Python gives, and says what it has cut."""
+    pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
+    from retrieval.serving.engine import ENCODED_AT
+    from retrieval.serving.service import model_service
+    from support import served
+
+    asked, address = served.client(model_service(model, None, "", 8)), ENCODED_AT[model.kind]
+    for side, encode in (("query", model.encode_query), ("document", model.encode_document)):
+        answer = asked.post(address, json={"inputs": DOCUMENTS, "prompt_name": side}).json()
+        for vectors, expected in zip(answer, encode(DOCUMENTS), strict=True):
+            if model.kind == "splade":
+                terms, weights = zip(*(each.values() for each in vectors))
+                np.testing.assert_allclose(weights, expected.toarray().reshape(-1)[list(terms)], atol=1e-5)
+                assert len(terms) == expected.nnz
+            else:
+                np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    long = {"inputs": ["fox", "fox " * 400]}
+    assert asked.post(address, json=long).status_code == 422
+    assert asked.post(address, json=long | {"truncate": True}).headers["x-truncated-inputs"] == "1"
+    refused = asked.post("/embed", json={"inputs": "fox"})
+    assert refused.status_code == 404 and address in refused.json()["error"]
+    assert f"POST {address} " in asked.get("/").text and asked.get("/api/search?query=fox").status_code == 404
+    assert asked.get("/ready").json()["status"] == "ready" and address in asked.get("/openapi.json").json()["paths"]
 
 
 def check_served(run, stage, system):

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from retrieval.common.errors import UserError
 from retrieval.common.runtime.arrays import reshape_rows
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.config.fields import values_of
 from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.sets import beir
@@ -30,6 +31,7 @@ from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import token_count
 from retrieval.recipes.parameters import gather
 from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, abstract_model
+from retrieval.recipes.towers import rows_of
 from retrieval.runs.fitting import examples
 from retrieval.runs.fitting.validation import labelled_pool
 from retrieval.runs.pipeline.run import Run
@@ -110,8 +112,11 @@ class LateRecipe(PairRecipe):
         ids = [candidate.id for candidate in pool.candidates]
         _log.info("validation: %d queries over %d candidates", len(texts), len(ids))
 
+        query_rows = rows_of(config, vocabulary, QUERY, texts)
+        document_rows = rows_of(config, vocabulary, DOCUMENT, pool.candidates)
+
         def validate(params: Any) -> dict[str, float]:
-            queries, documents = encoder.queries(params)(texts), encoder.documents(params)(pool.candidates)
+            queries, documents = encoder.queries(params)(query_rows), encoder.documents(params)(document_rows)
             depth = min(100 + bool(own), len(ids))
             lists = ranked(queries, documents, config.data.document_length, depth)
             _, rows_QK = metrics.drop_self_matches(*lists, pool.queries, own)

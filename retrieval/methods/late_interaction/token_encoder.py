@@ -4,7 +4,7 @@ Letters of shapes: Q queries, N documents, A tokens of a query, L tokens of a do
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,16 +12,16 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.late_interaction.model import with_marks
 from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
 from retrieval.recipes.inference import Inference
-from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.search import encoding, text_batches
 
 _QUERIES = 64  # of a batch
+Rows = Sequence[Sequence[int]]
+"""Texts as `towers.rows_of` gives them."""
 
 
 class Queries(NamedTuple):
@@ -52,23 +52,23 @@ class TokenEncoder:
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, model: nnx.Module, mesh: jax.sharding.Mesh):
         """Args are the config that the model was trained with, its vocabulary, and the model, which may be abstract."""
-        self._config, self._vocabulary = config, vocabulary
+        self._config = config
         self._rules = Rules.of(config.model, vocabulary)
         self._devices, unattended = mesh.size, config.model.late.expansion == UNSEEN
         inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         self._queries = inference.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
         self._documents = inference.compiled(lambda model, text: model(text, None))
 
-    def queries(self, params: Any) -> Callable[[Sequence[str]], Queries]:
-        """A function from texts to their vectors."""
+    def queries(self, params: Any) -> Callable[[Rows], Queries]:
+        """A function from the rows of queries to their vectors."""
         return functools.partial(self._encode_query, self._queries(params))
 
-    def documents(self, params: Any) -> Callable[[Iterable[Candidate]], list[np.ndarray]]:
-        """A function from candidates to the vectors of the tokens that count, float32 [T, E] of each."""
+    def documents(self, params: Any) -> Callable[[Rows], list[np.ndarray]]:
+        """A function from the rows of candidates to the vectors of the tokens that count, float32 [T, E] of each."""
         return functools.partial(self._encode_document, self._documents(params))
 
-    def _encode_query(self, embed: Callable[..., np.ndarray], texts: Sequence[str]) -> Queries:
-        rows, length = query_tokens(self._config, self._vocabulary, texts), self._config.data.query_length
+    def _encode_query(self, embed: Callable[..., np.ndarray], rows: Rows) -> Queries:
+        length = self._config.data.query_length
         made = Queries.empty(len(rows), length, self._config.model.embed_dim)
         for start in range(0, len(rows), _QUERIES):
             part = rows[start : start + _QUERIES]
@@ -78,14 +78,12 @@ class TokenEncoder:
             made.counts[places] = (marks_BL != OTHER)[: len(part)]
         return made
 
-    def _encode_document(self, embed: Callable[..., np.ndarray], items: Iterable[Candidate]) -> list[np.ndarray]:
-        windows = candidate_windows(self._config, self._vocabulary, list(items))
-        vectors: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(windows)
+    def _encode_document(self, embed: Callable[..., np.ndarray], rows: Rows) -> list[np.ndarray]:
+        vectors: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(rows)
 
         def size(length: int) -> int:
             return max(self._devices, self._config.encode.batch_tokens // length // self._devices * self._devices)
 
-        rows = (rows[0] for rows in windows)
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             counts_BL = self._rules.of_documents(ids_BL) == COUNTED
             for place, vectors_LE, counts_L in zip(places, encoding.finite(embed(ids_BL), len(places)), counts_BL):

@@ -1,12 +1,12 @@
 """Trained models of late interaction: of this run or its base, of another work directory, or a folder of others."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.data.sets.beir import Candidate
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
 from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
@@ -25,11 +25,7 @@ MODEL, SYSTEM = "config.late.model", "maxsim"
 
 
 class LateModel(TextEncoder):
-    """A trained model of late interaction on the devices of this host.
-
-    Attributes:
-      queries: texts to the vectors of their tokens.
-    """
+    """A trained model of late interaction on the devices of this host."""
 
     similarity = "MaxSim"
 
@@ -38,15 +34,17 @@ class LateModel(TextEncoder):
         super().__init__(run, trained)
         encoder = TokenEncoder(self.config, self.vocabulary, self.model, local_mesh(self.config))
         params = parameters_of(self.model)
-        self.queries, self._documents = encoder.queries(params), encoder.documents(params)
+        self._queries, self._documents = encoder.queries(params), encoder.documents(params)
 
-    def encode_document(self, items: Iterable[Candidate], /) -> list[np.ndarray]:
-        """The vectors of the tokens that count of each candidate, float32 [T, E]."""
-        return self._documents(items)
+    def queries(self, texts: Sequence[str]) -> Queries:
+        """The vectors of the tokens of queries."""
+        return self._queries(self.rows(QUERY, texts))
 
-    def encode_query(self, texts: Sequence[str], /) -> list[np.ndarray]:
-        """The vectors of the tokens that count of each query, float32 [T, E]."""
-        return [vectors[counts] for vectors, counts in zip(*self.queries(texts))]
+    def embed(self, side: str, rows: Sequence[Sequence[int]], /) -> list[np.ndarray]:
+        """The vectors of the tokens that count of each row, float32 [T, E]."""
+        if side == DOCUMENT:
+            return self._documents(rows)
+        return [vectors[counts] for vectors, counts in zip(*self._queries(rows))]
 
     def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""

@@ -11,14 +11,13 @@ import scipy.sparse
 from ml_collections import ConfigDict
 
 from retrieval.common.runtime.filler import FILLER
-from retrieval.data.sets.beir import Candidate
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.towers import candidate_windows, query_tokens
 from retrieval.runs.weights.trained_model import TextEncoder, Trained
 from retrieval.search import encoding
 from retrieval.search.fusion import Run as Lists
@@ -44,20 +43,16 @@ class TermEncoder(TextEncoder):
             most = min(_TERMS, self.model.terms or _TERMS)
             return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
 
-        self._queries, self._documents = compiled(Splade.encode_query), compiled(Splade.encode_document)
+        self._towers = {QUERY: compiled(Splade.encode_query), DOCUMENT: compiled(Splade.encode_document)}
 
-    def encode_query(self, texts: Sequence[str], /) -> scipy.sparse.csr_array:
-        """The weights of all tokens of the vocabulary, [Q, V]."""
-        rows = query_tokens(self.config, self.vocabulary, texts)
-        if self.model.queries == BY_IDF:  # the tokens around a query weigh nothing, and keep their places
+    def embed(self, side: str, rows: Sequence[Sequence[int]], /) -> scipy.sparse.csr_array:
+        """The weights of all tokens of the vocabulary, [N, V]."""
+        if side == QUERY and self.model.queries == BY_IDF:  # tokens around a query weigh nothing, and keep their places
             before, behind = (len(self.vocabulary.template[part]) for part in (0, 2))
             rows = [[FILLER] * before + list(row[before : len(row) - behind]) + [FILLER] * behind for row in rows]
-        return self._matrix(rows, self._queries)
-
-    def encode_document(self, items: Sequence[Candidate], /) -> scipy.sparse.csr_array:
-        """As `encode_query`, of the first window of each document."""
-        rows = candidate_windows(self.config, self.vocabulary, items)
-        return self._matrix([windows[0] for windows in rows], self._documents)
+        batch_tokens, longest = self.config.encode.batch_tokens, longest_text(self.config)
+        values = encoding.encode_any(rows, self._towers[side], batch_tokens, longest, self._devices)
+        return as_matrix(values, len(self.vocabulary))
 
     def over(self, documents: Any, /) -> Callable[[scipy.sparse.csr_array, int], Lists]:
         """Exact search by inner products."""
@@ -66,11 +61,6 @@ class TermEncoder(TextEncoder):
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
         splade_folder.write(folder, self.model, self.config.data, self.vocabulary)
-
-    def _matrix(self, rows: Sequence[Sequence[int]], embed: encoding.Embed) -> scipy.sparse.csr_array:
-        batch_tokens, longest = self.config.encode.batch_tokens, longest_text(self.config)
-        values = encoding.encode_any(rows, embed, batch_tokens, longest, self._devices)
-        return as_matrix(values, len(self.vocabulary))
 
 
 def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:

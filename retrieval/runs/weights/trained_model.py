@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,12 +11,14 @@ from ml_collections import ConfigDict
 from retrieval.common.errors import UserError
 from retrieval.common.registry import Table
 from retrieval.common.runtime import artefacts, hub
+from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.common.runtime.store import is_url
 from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders.family import is_encoder
 from retrieval.models.warm_start import replace_parameters
+from retrieval.recipes import towers
 from retrieval.recipes.recipe import Recipe, recipe_of
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
@@ -57,13 +59,21 @@ class TextEncoder(abc.ABC):
         self.config.update({"encode": run.encode, "mesh": run.mesh})
         self.config.encode.windows = 1  # of long documents the beginning is encoded, as in training
 
-    @abc.abstractmethod
-    def encode_query(self, texts: Sequence[str], /) -> Any:
-        """What is compared of queries: arrays [T, E] of each, or a sparse matrix [Q, V]."""
+    def rows(self, side: str, items: Iterable[Any], room: int = 0) -> list[list[int]]:
+        """Queries or documents as token ids, for `embed`; as `towers.rows_of`."""
+        return towers.rows_of(self.config, self.vocabulary, side, list(items), room)
 
     @abc.abstractmethod
-    def encode_document(self, items: Sequence[Candidate], /) -> Any:
+    def embed(self, side: str, rows: Sequence[Sequence[int]], /) -> Any:
+        """What is compared of the rows of a side: arrays [T, E] of each, or a sparse matrix [N, V]."""
+
+    def encode_query(self, texts: Sequence[str], /) -> Any:
+        """What `embed` gives of queries."""
+        return self.embed(QUERY, self.rows(QUERY, texts))
+
+    def encode_document(self, items: Iterable[Candidate], /) -> Any:
         """The same of documents."""
+        return self.embed(DOCUMENT, self.rows(DOCUMENT, items))
 
     @abc.abstractmethod
     def over(self, documents: Any, /) -> Callable[[Any, int], Lists]:
