@@ -8,7 +8,7 @@ from support.tiny import make_config
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.late_interaction.folder import write
-from retrieval.methods.late_interaction.maxsim_search import of_candidates
+from retrieval.methods.late_interaction.maxsim_search import InMemory, of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS
 from retrieval.recipes.recipe import recipe_of
 
@@ -32,6 +32,6 @@ def test_scores_are_those_of_the_library(tmp_path, expansion):
     assert model
     ours = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
     rows_QK = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
-    actual = of_candidates(model.queries(QUERIES), ours, rows_QK, 48)
+    actual = of_candidates(model.queries(QUERIES), InMemory(ours), rows_QK, 48)
     assert [len(d) for d in ours] == [len(d) for d in documents]
     np.testing.assert_allclose(actual, expected, atol=1e-4)

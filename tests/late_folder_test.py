@@ -16,7 +16,7 @@ from retrieval.common.files import read_json, write_json
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.methods.late_interaction.folder import LateFolder, write
-from retrieval.methods.late_interaction.maxsim_search import of_candidates
+from retrieval.methods.late_interaction.maxsim_search import InMemory, of_candidates
 from retrieval.methods.late_interaction.trained import LATE_MODELS, LateModel
 from retrieval.recipes.parameters import parameters_of
 from retrieval.recipes.recipe import recipe_of
@@ -47,7 +47,7 @@ def scores(model):
     queries = model.queries(["what eats the fox?", "", "a b"])
     rows_QK = np.tile(np.arange(len(TEXTS)), (3, 1))
     documents = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
-    return of_candidates(queries, documents, rows_QK, model.config.data.document_length)
+    return of_candidates(queries, InMemory(documents), rows_QK, model.config.data.document_length)
 
 
 def opened(folder):

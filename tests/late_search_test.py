@@ -1,4 +1,4 @@
-"""Search by MaxSim: MUVERA's vectors, vectors of few bytes, and their files."""
+"""Search by MaxSim: the lists of centroids, vectors of few bytes, and their files."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction import token_store
 from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings
-from retrieval.methods.late_interaction.muvera import Muvera, are_sizes, parts
+from retrieval.methods.late_interaction.plaid import CentroidLists
 from retrieval.methods.late_interaction.residuals import Codec, packed
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_store import TokenStore
@@ -26,38 +26,38 @@ def unit(rng, *shape):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_muvera_of_the_worked_example():
-    """T8: two planes, the axes; part 0 of the document is empty, and its first and last token are one plane away."""
-    muvera = Muvera(2, 1, 2, 2)
-    muvera.cuts = [muvera.cuts[0]._replace(planes=np.eye(2, dtype=np.float32))]
-    corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.float32)
-    assert parts(corners, np.eye(2))[0].tolist() == [2, 3, 1, 0]
-    assert parts(DOCUMENT, np.eye(2))[0].tolist() == [3, 2, 1]
-    np.testing.assert_allclose(muvera.query(QUERY), [0, 0, 0, 0, 0.6, 0.8, 0.8, -0.6], atol=1e-6)
-    np.testing.assert_allclose(muvera.document(DOCUMENT), [1, 0, -0.6, 0.8, 0.8, 0.6, 1, 0], atol=1e-6)
-    assert muvera.query(QUERY) @ muvera.document(DOCUMENT) == pytest.approx(1.76)
+def test_centroids_find_what_is_near_them():
+    """Four centroids, on the axes. Document 0 has tokens at two of them, 2 has none."""
+    centroids = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
+    lists = CentroidLists(np.array([0, 1, 0, 2, 3, 1]), np.array([3, 2, 0, 1]), centroids)
+    assert lists.bytes == 5 * 4
+    query = np.array([[0.8, 0.6], [0.6, 0.8]], np.float32)
+    assert lists.candidates(query, 1, 3).tolist() == [0, 3, -1]
+    assert lists.candidates(query, 9, 4).tolist() == [0, 3, 1, -1]
+    assert lists.candidates(-query, 1, 1).tolist() == [1]
+    assert lists.candidates(query[:0], 1, 2).tolist() == [-1, -1]
 
 
-def test_larger_vectors_of_muvera_are_nearer_to_maxsim():
+def estimates(query, codes, centroids, probes):
+    """A loop over the tokens of a query, the documents and their tokens."""
+    found = {}
+    for scores in query @ centroids.T:
+        nearest = sorted(range(len(centroids)), key=lambda p: -scores[p])[:probes]
+        for number, of_document in enumerate(codes):
+            met = [scores[p] for p in nearest if p in of_document]
+            found.setdefault(number, []).append((max(met) if met else scores[nearest[-1]], bool(met)))
+    return {number: sum(x for x, _ in each) for number, each in found.items() if any(is_met for _, is_met in each)}
+
+
+def test_estimates_are_those_of_a_loop():
     rng = np.random.default_rng(0)
-    queries, documents = unit(rng, 20, 6, 16), unit(rng, 60, 10, 16)
-    exact = np.einsum("qae,nle->qnal", queries, documents).max(axis=3).sum(axis=2)
-
-    def correlation(repetitions, planes, size):
-        muvera = Muvera(16, repetitions, planes, size)
-        assert muvera.size == repetitions * 2**planes * size
-        estimates = np.stack([muvera.query(q) for q in queries]) @ np.stack([muvera.document(d) for d in documents]).T
-        return np.corrcoef(estimates.reshape(-1), exact.reshape(-1))[0, 1]
-
-    small, projected, large = correlation(1, 2, 16), correlation(30, 4, 8), correlation(30, 4, 16)
-    assert small < projected < large and large > 0.7
-    assert (Muvera(16, 2, 2, 8).document(np.zeros((0, 16), np.float32)) == 0).all()
-    np.testing.assert_array_equal(Muvera(16, 2, 2, 8).query(queries[0]), Muvera(16, 2, 2, 8).query(queries[0]))
-
-
-def test_sizes_are_read():
-    assert are_sizes(("1x0x1", "20x5x16"))
-    assert not are_sizes(("20x5",)) and not are_sizes("20x5x16") and not are_sizes(("0x5x16",))
+    centroids, codes = unit(rng, 32, 8), [rng.integers(0, 32, size) for size in rng.integers(0, 9, 40)]
+    lists = CentroidLists(np.concatenate(codes), np.array(list(map(len, codes))), centroids)
+    for probes in (1, 3, 40):
+        query = unit(rng, 5, 8)
+        expected = estimates(query, codes, centroids, probes)
+        best = sorted(expected, key=lambda number: -expected[number])[:10]
+        assert lists.candidates(query, probes, 10).tolist() == best + [-1] * (10 - len(best))
 
 
 def test_buckets_of_the_worked_example():
@@ -163,5 +163,5 @@ def test_nothing_to_rank_is_refused():
     fields = make_config("colbert", **{"late.systems": ()}).late
     with pytest.raises(UserError, match=r"late.systems=\(\) ranks nothing"):
         check_settings(fields)
-    fields.fde = ("4x2x8",)
+    fields.probes = 4
     check_settings(fields)

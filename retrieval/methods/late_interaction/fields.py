@@ -1,6 +1,6 @@
 """The fields of late interaction."""
 
-from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, checked_by, declare, one_of, whole
+from retrieval.config.fields import SWITCH, TEXT, TEXTS, Field, declare, one_of, whole
 
 declare(
     "model.late",
@@ -26,12 +26,5 @@ declare(
         one_of("format of stored vectors", ("float32", "float16", "residual1", "residual2", "residual4")),
         "what a candidate's vectors are stored in; residual: a centroid and 1, 2 or 4 bits a dimension (ColBERTv2)",
     ),
-    fde=Field(
-        (),
-        checked_by(
-            "a tuple of REPETITIONSxPLANESxDIMENSIONS, such as \"('20x5x16',)\", or ()",
-            "retrieval.methods.late_interaction.muvera.are_sizes",
-        ),
-        "sizes of MUVERA's vectors, whose first late.depth results are ranked: systems such as muvera-20x5x16",
-    ),
+    probes=Field(0, whole(0), "residual: centroids that a query's token looks at for what to rank (PLAID); 0: none"),
 )

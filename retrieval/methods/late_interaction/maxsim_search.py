@@ -12,6 +12,7 @@ import numpy as np
 
 from retrieval.common.runtime import devices
 from retrieval.methods.late_interaction.maxsim import maxsim
+from retrieval.methods.late_interaction.plaid import CentroidLists
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import text_batches
 
@@ -20,11 +21,28 @@ _maxsim = jax.jit(maxsim)
 
 
 class Documents(Protocol):
-    """The vectors of documents by their numbers, float32 or float16 [T, E] of each."""
+    """The vectors of documents by their numbers.
 
-    def __len__(self) -> int: ...
+    Attributes:
+      sizes: how many each has, int64 [N].
+    """
 
-    def __getitem__(self, number: int, /) -> np.ndarray: ...
+    sizes: np.ndarray
+
+    def gather(self, numbers: Sequence[int], /) -> np.ndarray:
+        """Those of some documents, one after the other, float32 or float16 [T, E]."""
+        ...
+
+
+class InMemory:
+    """The vectors [T, E] of each document."""
+
+    def __init__(self, vectors: Sequence[np.ndarray]):
+        self._vectors, self.sizes = vectors, np.array(list(map(len, vectors)), np.int64)
+
+    def gather(self, numbers: Sequence[int], /) -> np.ndarray:
+        """As `Documents.gather`."""
+        return np.concatenate([self._vectors[number] for number in numbers])
 
 
 def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,12 +54,12 @@ def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> 
     Returns:
       -inf and -1 where there are fewer; a query without a token finds nothing, nor is a document without one found.
     """
-    scores_QN = np.full((len(queries.counts), len(documents)), -np.inf, np.float32)
-    for numbers, block in _blocks(documents, range(len(documents)), longest):
+    scores_QN = np.full((len(queries.counts), len(documents.sizes)), -np.inf, np.float32)
+    for numbers, block in _blocks(documents, np.arange(len(documents.sizes)), longest):
         for start in range(0, len(scores_QN), _QUERIES):
             part = slice(start, start + _QUERIES)
             scores_QN[part, numbers] = _scores(queries, part, block)[:, : len(numbers)]
-    return best(scores_QN, np.broadcast_to(np.arange(len(documents)), scores_QN.shape), depth)
+    return best(scores_QN, np.broadcast_to(np.arange(scores_QN.shape[1]), scores_QN.shape), depth)
 
 
 def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray, longest: int) -> np.ndarray:
@@ -49,9 +67,15 @@ def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray, l
     scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
     for number, rows_K in enumerate(rows_QK):
         places = np.flatnonzero(rows_K >= 0)
-        for some, block in _blocks(documents, rows_K[places].tolist(), longest):
+        for some, block in _blocks(documents, rows_K[places], longest):
             scores_QK[number, places[some]] = _scores(queries, slice(number, number + 1), block)[0, : len(some)]
     return scores_QK
+
+
+def met(lists: CentroidLists, queries: Queries, probes: int, depth: int) -> np.ndarray:
+    """The documents that the centroids of each query's tokens find, [Q, depth]; -1 where there are fewer."""
+    found = (lists.candidates(vectors[counts], probes, depth) for vectors, counts in zip(*queries))
+    return np.stack([*found]) if len(queries.counts) else np.zeros((0, depth), np.int64)
 
 
 def best(scores_QN: np.ndarray, rows_QN: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,24 +86,24 @@ def best(scores_QN: np.ndarray, rows_QN: np.ndarray, depth: int) -> tuple[np.nda
 
 
 def _blocks(
-    documents: Documents, numbers: Sequence[int], longest: int
+    documents: Documents, numbers: np.ndarray, longest: int
 ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
     """Documents of like length: their places among `numbers`, and their vectors [J, L, E] with what counts [J, L].
 
     L is one of few lengths, so few shapes compile.
     """
-    sizes, lengths = np.array([len(documents[number]) for number in numbers]), text_batches.lengths_up_to(longest)
+    sizes, lengths = documents.sizes[numbers], text_batches.lengths_up_to(longest)
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     for start in range(0, len(order), _BLOCK):
         some = order[start : start + _BLOCK]
         L = next(length for length in lengths if length >= sizes[some].max())
-        vectors_JLE = np.zeros((_BLOCK, L, documents[numbers[some[0]]].shape[1]), np.float32)
-        for row, place in enumerate(some):
-            vectors_JLE[row, : sizes[place]] = documents[numbers[place]]
         counts_J = np.zeros(_BLOCK, np.int64)
         counts_J[: len(some)] = sizes[some]
-        yield some, (vectors_JLE, np.arange(L) < counts_J[:, None])
+        counts_JL, vectors_TE = np.arange(L) < counts_J[:, None], documents.gather(numbers[some].tolist())
+        vectors_JLE = np.zeros((_BLOCK, L, vectors_TE.shape[1]), np.float32)
+        vectors_JLE[counts_JL] = vectors_TE
+        yield some, (vectors_JLE, counts_JL)
 
 
 def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The stage `maxsim`: the results of systems in the order of exact MaxSim, those of MUVERA's vectors among them.
+"""The stage `maxsim`: the results of systems in the order of exact MaxSim, and what centroids find.
 
 Whatever finds the first results, their scores are the same. BM25's, ranked so, are the baseline of every index of
 token vectors (MacAvaney & Tonellotto 2024).
@@ -19,8 +19,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.evaluation import result_files
-from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
-from retrieval.methods.late_interaction.muvera import Muvera
+from retrieval.methods.late_interaction.maxsim_search import best, met, of_candidates, ranked
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
@@ -30,7 +29,7 @@ from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking import costs, ranked_lists
 from retrieval.runs.ranking.collection import set_names
 from retrieval.runs.ranking.ranked_lists import Ranking, RunFile, others
-from retrieval.search.exact import ExactIndex, recall
+from retrieval.search.exact import recall
 from retrieval.stages import evaluate
 
 FOLDER = result_files.LATE
@@ -88,14 +87,13 @@ def _rank(
         began = time.perf_counter()
         scores_QK, whole_QK = others(ranked(queries, documents, longest, depth), judged, fields.depth)
         rankings.append(Ranking(SYSTEM, scores_QK, whole_QK, time.perf_counter() - began))
-    for size in fields.fde:
-        muvera = Muvera(documents.dimensions, *map(int, size.split("x")), seed=config.seed)
-        index = ExactIndex(np.stack([muvera.document(documents[row]) for row in range(len(documents))]))
-        queries_QX = np.stack([muvera.query(vectors[counts]) for vectors, counts in zip(*queries)])
-        began, name = time.perf_counter(), f"muvera-{size}+{SYSTEM}@{fields.depth}"
-        _, first_QK = others(index.search(queries_QX, depth), judged, fields.depth)
+    if fields.probes:
+        lists = documents.centroid_lists()
+        began, name = time.perf_counter(), f"plaid-{fields.probes}+{SYSTEM}@{fields.depth}"
+        first_QK = met(lists, queries, fields.probes, depth)
+        _, first_QK = others((np.zeros(first_QK.shape, np.float32), first_QK), judged, fields.depth)
         lists_QK, seconds = best_of(first_QK), time.perf_counter() - began
-        notes: dict[str, Any] = {costs.BYTES: round(documents.bytes / len(documents) + 4 * muvera.size, 1)}
+        notes: dict[str, Any] = {costs.BYTES: round((documents.bytes + lists.bytes) / len(documents), 1)}
         if whole_QK is not None:
             notes |= {f"recall of the exact {k}": round(recall(whole_QK[:, :k], first_QK), 4) for k in (1, 10, 100)}
         rankings.append(Ranking(name, *lists_QK, seconds, notes=notes))
@@ -104,7 +102,7 @@ def _rank(
 
 def check_settings(fields: ConfigDict) -> None:
     """Checks that something is ranked, by the group `late` of the config."""
-    if not (fields.systems or fields.exact or fields.fde):
+    if not (fields.systems or fields.exact or fields.probes):
         raise UserError("config.late.systems=() ranks nothing: name one or more, or set config.late.exact=True")
 
 
@@ -130,7 +128,7 @@ STAGES.register(
         maxsim,
         check_config=(of_fields(check_settings, "late"),),
         check=(check, devices.check),
-        fields=("seed", "late.systems", "late.depth", "late.exact", "late.fde", "evaluate.metrics"),
+        fields=("seed", "late.systems", "late.depth", "late.exact", "late.probes", "evaluate.metrics"),
         reads=read,
         writes=(FOLDER,),
     ),

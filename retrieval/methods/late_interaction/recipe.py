@@ -22,7 +22,7 @@ from retrieval.methods.late_interaction import token_marks
 from retrieval.methods.late_interaction.folder import LateFolder, is_late
 from retrieval.methods.late_interaction.loss import BATCH_SCORES
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
-from retrieval.methods.late_interaction.maxsim_search import ranked
+from retrieval.methods.late_interaction.maxsim_search import InMemory, ranked
 from retrieval.methods.late_interaction.model import LateInteraction, token_vectors
 from retrieval.methods.late_interaction.token_encoder import TokenEncoder
 from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
@@ -118,7 +118,7 @@ class LateRecipe(PairRecipe):
         def validate(params: Any) -> dict[str, float]:
             queries, documents = encoder.queries(params)(query_rows), encoder.documents(params)(document_rows)
             depth = min(100 + bool(own), len(ids))
-            lists = ranked(queries, documents, config.data.document_length, depth)
+            lists = ranked(queries, InMemory(documents), config.data.document_length, depth)
             _, rows_QK = metrics.drop_self_matches(*lists, pool.queries, own)
             return metrics.evaluate(rows_QK, list(pool.queries), ids, pool.qrels, POOL_METRICS)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
+from retrieval.methods.late_interaction.plaid import CentroidLists
 from retrieval.methods.late_interaction.residuals import Codec
 from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import sharded_map
@@ -110,12 +111,33 @@ class TokenStore:
 
     def __getitem__(self, number: int, /) -> np.ndarray:
         """The vectors of a text, [T, E]."""
-        if not self.sizes[number]:
+        return self.gather([number])
+
+    def gather(self, numbers: Sequence[int], /) -> np.ndarray:
+        """Those of some texts, one after the other, [T, E]."""
+        parts = [self._stored(number) for number in numbers if self.sizes[number]]
+        if not parts:
             return np.zeros((0, self.dimensions), np.float32)
-        number_of_shard = bisect.bisect_right(self._ends, self._starts[number]) - 1
-        begin = self._starts[number] - self._ends[number_of_shard]
-        stored = self._shard(number_of_shard)[begin : begin + self.sizes[number]]
+        stored = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._codec.decode(stored) if self._codec else stored
+
+    def centroid_lists(self) -> CentroidLists:
+        """The texts that have a vector near a centroid.
+
+        Raises:
+          UserError: the vectors are stored without centroids.
+        """
+        if not self._codec:
+            way = "encode with config.late.stored=residual2, or set config.late.probes=0"
+            raise UserError(f"{self._paths[0].parent}: its vectors have no centroids to look at: {way}")
+        codes = [np.array(self._shard(shard)[:, :4]) for shard in range(len(self._paths))]
+        codes_T = np.concatenate(codes).view("<u4")[:, 0]
+        return CentroidLists(codes_T, self.sizes, self._codec.centroids)
+
+    def _stored(self, number: int) -> np.ndarray:
+        shard = bisect.bisect_right(self._ends, self._starts[number]) - 1
+        begin = self._starts[number] - self._ends[shard]
+        return self._shard(shard)[begin : begin + self.sizes[number]]
 
     def as_queries(self) -> Queries:
         """All of them, padded."""

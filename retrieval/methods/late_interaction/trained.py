@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
-from retrieval.methods.late_interaction.maxsim_search import Documents, best, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import Documents, InMemory, best, met, of_candidates, ranked
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
@@ -46,8 +46,9 @@ class LateModel(TextEncoder):
             return self._documents(rows)
         return [vectors[counts] for vectors, counts in zip(*self._queries(rows))]
 
-    def over(self, documents: Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
+    def over(self, documents: Sequence[np.ndarray] | Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
+        documents = InMemory(documents) if isinstance(documents, list) else documents
         length, longest = self.config.data.query_length, self.config.data.document_length
 
         def search(queries: Sequence[np.ndarray], k: int) -> Lists:
@@ -74,7 +75,11 @@ class _LateModels(EncoderKind):
         return published_model(config, fields, opened.encoder, lambda _: {"projection": {"kernel": opened.kernel()}})
 
     def over_passages(self, run: Run, words: Mapping[str, Search]) -> tuple[str, Search] | None:
-        """As `TrainedKind.over_passages`; with `late.exact`, or without one of `late.systems`, all are compared."""
+        """As `TrainedKind.over_passages`.
+
+        With `late.probes` centroids find what is ranked, else the first of `late.systems`; with `late.exact`, or
+        without either, all are compared.
+        """
         maker = run.owner(self.stage)
         folder = maker.folder / FOLDER / CORPUS
         if not folder.exists():
@@ -83,13 +88,14 @@ class _LateModels(EncoderKind):
         store.check("candidates", [each.id for each in open_collection(run, CORPUS).candidates()])
         fields, search = run.config.late, model.over(store)
         first = next((name for name in fields.systems if name in words), "")
-        if fields.exact or not first:
+        if fields.exact or not (fields.probes or first):
             return SYSTEM, lambda queries, k: search(model.encode_query(queries), k)
+        lists = store.centroid_lists() if fields.probes else None
 
         def rank(queries: Sequence[str], k: int) -> Lists:
-            _, rows_QK = words[first](queries, max(k, fields.depth))
-            longest = model.config.data.document_length
-            return best(of_candidates(model.queries(queries), store, rows_QK, longest), rows_QK, k)
+            vectors, depth = model.queries(queries), max(k, fields.depth)
+            rows_QK = met(lists, vectors, fields.probes, depth) if lists else words[first](queries, depth)[1]
+            return best(of_candidates(vectors, store, rows_QK, model.config.data.document_length), rows_QK, k)
 
         return SYSTEM, rank
 
