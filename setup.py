@@ -69,8 +69,6 @@ setup(
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "ir": ["ir_datasets"],
         "mcp": ["mcp>=2,<3", "prometheus_client", "starlette"],
-        # And jax2onnx, with --no-deps: its metadata ask for an older Orbax, which it does not use.
-        "onnx": ["onnx", "onnx-ir"],
         "plan": ["libtpu==0.0.52"],
         "s3": ["s3fs"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests against the systems that take over what is trained here: vector databases, clients of embedding servers,
-# onnxruntime, a server of gs://. As in interop.sh, they are installed into an environment of their own, .venv/handover.
+# a server of gs://. As in interop.sh, they are installed into an environment of their own, .venv/handover.
 # A package that is missing fails a test here instead of skipping it. Further arguments go to pytest.
 set -euo pipefail
 source "$(dirname "$0")/beside.sh"

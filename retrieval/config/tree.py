@@ -402,7 +402,6 @@ declare("served", models=Field((), TEXTS, "what serve_models serves: a model tha
 declare(
     "export",
     license=Field("", _LICENSE, "license that the model card names"),
-    onnx=Field(False, SWITCH, "whether two towers are written as ONNX, too, with pooling inside"),
     adapter=Field(False, SWITCH, "whether adapters are written alone, for PEFT, and not merged into their model"),
 )
 declare(

@@ -37,7 +37,6 @@ def model_card(
     license: str,
     trained_on: Mapping[str, list[str]],
     evaluated: Sequence[Mapping[str, Any]],
-    onnx: bool,
 ) -> str:
     """The card as Markdown.
 
@@ -47,7 +46,6 @@ def model_card(
       license: an identifier of the Hub's, such as apache-2.0; '' for none.
       trained_on: as the function of that name gives it.
       evaluated: rows of `results.json`.
-      onnx: whether the folder `onnx` has the model, too.
     """
     kind = _KINDS[recipe_of(trained).published_by or _TOWERS]
     start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
@@ -61,7 +59,7 @@ def model_card(
         f"# {display.inline(title)}",
         kind["summary"],
         f"## Use\n\n```python\n{kind['use']}\n```",
-        _listed(_notes(kind, trained, vocabulary, named, onnx)),
+        _listed(_notes(kind, trained, vocabulary, named)),
         f"## Training data\n\n{_listed(data)}",
         "## Results",
         *(results or ["The model has not been evaluated."]),
@@ -94,9 +92,7 @@ def trained_on(
             yield f"questions and their documents, {share}", _names(divided.sets.get(name) or name)
 
 
-def _notes(
-    kind: Mapping[str, Any], trained: ConfigDict, vocabulary: Vocabulary, named: Mapping[str, str], onnx: bool
-) -> list[str]:
+def _notes(kind: Mapping[str, Any], trained: ConfigDict, vocabulary: Vocabulary, named: Mapping[str, str]) -> list[str]:
     """How to use the model, and what it is not good for; Markdown."""
     model, data, library = trained.model, trained.data, kind.get("library", "")
     notes = [note.format_map(data.to_dict()) for note in kind["notes"]]
@@ -118,8 +114,6 @@ def _notes(
     notes += [f"`encode_{name}` puts {named[name]!r} before each text." for name in named if name in prompts.USUAL]
     if others := [f"{display.inline(name)} {text!r}" for name, text in named.items() if name not in prompts.USUAL]:
         notes += [f"Other prompts, which `prompt_name` takes: {', '.join(others)}."]
-    if onnx:
-        notes += ["The folder `onnx` has the model as ONNX, with pooling inside."]
     special = "these tokens" if vocabulary.tokens_in_text else "text"
     notes += [f"Special tokens that are written in a text, such as [SEP], are {special}."]
     if isinstance(vocabulary, WordPiece):

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts, model_folder
 from retrieval.data.labelled import sources
-from retrieval.export import model_card, onnx_files
+from retrieval.export import model_card
 from retrieval.export.tower_folders import TrainedTowers
 from retrieval.models import export_files as folders
 from retrieval.recipes.recipe import recipe_of
@@ -44,8 +42,9 @@ def export(run: Run) -> dict[str, Any]:
         trained = TrainedTowers.of(run)
         config, prompts = trained.config, trained.prompts
         adapted = load_adapted(trainer.folder, run.vocab_size, run.config.mesh) if fields.adapter else None
-        write_model = functools.partial(_write_towers, trained, fields, adapted)
-        kind = {"tied": config.model.tied} | ({"formats": [onnx_files.FOLDER]} if fields.onnx else {})
+        instead = functools.partial(adapters.write, *adapted) if adapted else None
+        write_model = functools.partial(trained.write, instead=instead)
+        kind = {"tied": config.model.tied}
 
     def write() -> None:
         pairs = [own.pairs.files for own in sources.each(trainer.owner("pairs").config).values()]
@@ -58,21 +57,12 @@ def export(run: Run) -> dict[str, Any]:
             license=fields.license,
             trained_on=dict(model_card.trained_on(config, corpus, ",".join(pairs), sets)),
             evaluated=_evaluated(run, step) if results(run) else [],
-            onnx=fields.onnx,
         )
         _write(run.folder, write_model, card)
 
     hosts.on_first(write)
     _log.info("export: %s/%s", run.display_path, FOLDER)
     return kind | {"step": step}
-
-
-def _write_towers(trained: TrainedTowers, fields: ConfigDict, adapted: Any, folder: Path) -> None:
-    """Writes towers; with `adapted`, a config and parameters, adapters in place of the encoder of each."""
-    instead = functools.partial(adapters.write, *adapted) if adapted else None
-    trained.write(folder, instead)
-    if fields.onnx:
-        onnx_files.write(trained, folder)
 
 
 def check(run: Run) -> None:
@@ -87,14 +77,10 @@ def check(run: Run) -> None:
         wrong = f"{recipe.label} has no towers; train them from it with {start} and export these"
     elif config.model.encoder != "transformer":
         wrong = f"config.model.encoder={config.model.encoder} is no module of sentence-transformers"
-    elif fields.onnx and recipe.published_by:
-        wrong = f"config.export.onnx=True is of two towers, and this is {recipe.label}: leave it out"
     if wrong:
         raise UserError(f"stage 'export': {wrong}")
     if fields.adapter:
         adapters.check_export(config)
-    if fields.onnx:
-        onnx_files.check(config)
 
 
 def results(run: Run) -> list[Path]:
