@@ -54,6 +54,7 @@ WRITERS = {
     "text": lambda path: path.write_text("a" * 100_000),
     "array": save_array,
     "records": lambda path: tfrecords.deal(((0, bytes(9_000)) for _ in range(30)), path, 2, "pairs"),
+    "rows": lambda path: files.write_rows(path, (10, 1000), [np.zeros((10, 1000))]),
     "plot": lambda path: figures.Figure().savefig(path, format="png"),
 }
 
@@ -66,6 +67,20 @@ def test_a_disk_that_takes_no_more_is_named_with_the_path(tmp_path, kind):
     assert failed.value.errno in (errno.EFBIG, errno.ENOSPC)
     assert "/a" in failed.value.filename or "-a" in failed.value.filename
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_rows_grows_with_its_parts(tmp_path):
+    """Mapped memory has the whole length from the beginning, and a full disk is met too late for an error."""
+    rows = np.arange(6_000.0).reshape(6, 1000)
+
+    def parts():
+        for start in (0, 2, 4):
+            assert next(tmp_path.iterdir()).stat().st_size < 1_000 + 4_000 * start
+            yield rows[start : start + 2]
+
+    files.write_rows(tmp_path / "a.npy", rows.shape, parts())
+    found = files.read_array(tmp_path / "a.npy", "")
+    np.testing.assert_array_equal(found, rows.astype(np.float32), strict=True)
 
 
 def test_a_full_disk_without_a_path_is_named_with_the_folder(tmp_path, monkeypatch, own_table):

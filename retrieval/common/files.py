@@ -162,6 +162,19 @@ def write_array(path: Path, array: "np.ndarray") -> None:
         np.save(file, array, allow_pickle=False)
 
 
+def write_rows(path: Path, shape: tuple[int, ...], parts: "Iterable[np.ndarray]") -> None:
+    """Writes rows as one .npy file of float32, a part at a time.
+
+    Plainly: a write to mapped memory that finds the disk full ends the process with SIGBUS.
+    """
+    import numpy as np
+
+    with atomic(path) as temporary, temporary.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for rows in parts:
+            file.write(np.ascontiguousarray(rows, "<f4").data)
+
+
 def refuse_special(path: str | Path) -> None:
     """Checks that a path, if it is there, leads to a file or a folder: to read anything else may wait for ever."""
     path = Path(path)

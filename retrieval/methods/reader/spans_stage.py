@@ -177,12 +177,8 @@ class EarlyCandidates:
     def write(self, path: Path) -> int:
         """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
         stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
-        with files.atomic(path) as temporary:
-            shape = (len(rows_M), stored.shape[1])
-            written_ME = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-            for start in range(0, len(rows_M), _EMBEDDINGS):
-                written_ME[start : start + _EMBEDDINGS] = stored[rows_M[start : start + _EMBEDDINGS]]
-            written_ME.flush()
+        parts = (stored[rows_M[start : start + _EMBEDDINGS]] for start in range(0, len(rows_M), _EMBEDDINGS))
+        files.write_rows(path, (len(rows_M), stored.shape[1]), parts)
         return len(rows_M)
 
 

@@ -65,9 +65,4 @@ def _embedded(
 def _join(parts: Sequence[Path], path: Path) -> None:
     """Writes the rows of some files as one."""
     opened = [files.read_array(part, "--stage=pairs makes it again", mapped=True) for part in parts]
-    header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, opened)), opened[0].shape[1])}
-    # Written plainly: a write to mapped memory that finds the disk full ends the process with SIGBUS.
-    with files.atomic(path) as temporary, temporary.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for rows in opened:
-            file.write(np.ascontiguousarray(rows, "<f4").data)
+    files.write_rows(path, (sum(map(len, opened)), opened[0].shape[1]), opened)
