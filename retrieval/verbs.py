@@ -84,7 +84,7 @@ def written_out(argv: Sequence[str]) -> list[str]:
 
 def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """The words of a verb, and its flags, with those written out that are its own; several of one have commas."""
-    words, rest, unread, own = [], [], iter(argv), dict[str, list[str]]()
+    words, rest, unread, places = [], [], iter(argv), dict[str, int]()
     for word in unread:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-"):
@@ -93,8 +93,12 @@ def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str]
         if not equals and (name in options or (name in flags.FLAGS and not flags.FLAGS[name].boolean)):
             value = next(unread, "")
             word = f"--{name}={value}"
-        (own.setdefault(options[name], []) if name in options else rest).append(value if name in options else word)
-    return words, [*(f"--{flag}{','.join(values)}" for flag, values in own.items()), *rest]
+        if name in places:
+            rest[places[name]] += f",{value}"
+        else:
+            places |= {name: len(rest)} if name in options else {}
+            rest.append(f"--{options[name]}{value}" if name in options else word)
+    return words, rest
 
 
 def _newest() -> str:

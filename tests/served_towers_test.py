@@ -85,7 +85,7 @@ def test_models_are_served_without_documents(run, tmp_path, monkeypatch):
     both = served_by(run.folder, judge)
     preflight.check(both, ["serve_models"])
     runner.run_stage(both, "serve_models")
-    asked = TestClient(applications[0])
+    asked = TestClient(applications[0], base_url="http://127.0.0.1")
     assert [each["id"] for each in asked.get("/v1/models").json()["data"]][:2] == ["run", "judge"]
     np.testing.assert_allclose(embeddings(asked, model="run:query"), exported.embed(run, TEXTS)[0], atol=1e-6)
     scores = asked.post("/rerank", json={"query": "fox", "texts": TEXTS, "model": "judge", "raw_scores": True}).json()

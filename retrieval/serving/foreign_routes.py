@@ -66,9 +66,10 @@ def operations(engine: Engine) -> Iterator[Operation]:
     for path in ("/embed", *(() if reranks else ("/",))):
         example = {"inputs": ["red"], "prompt_name": "query"}
         yield Operation("POST", path, what, functools.partial(_embed, EMBEDDER), OTHERS, fields, (), True, example)
-    for kind, (what, _) in _VECTORS.items():
+    kind = engine.service.model.kind if engine.service.model else EMBEDDER
+    if kind in _VECTORS:
         answer, of_texts = functools.partial(_embed, kind), (fields[0], *fields[2:4])
-        yield Operation("POST", ENCODED_AT[kind], what, answer, OTHERS, of_texts, (), True, example)
+        yield Operation("POST", ENCODED_AT[kind], _VECTORS[kind][0], answer, OTHERS, of_texts, (), True, example)
     yield Operation("GET", "/info", "the model, and what a request may have", _info, OTHERS)
 
     fields = (

@@ -90,7 +90,7 @@ def answer(run: Run, opened: Callable[[], "Current"], name: str, what: str = "")
 
     Args:
       name: of the model, for clients.
-      what: is served, for the log; by default the passages.
+      what: it answers with, for the log; by default how many passages there are.
     """
     from retrieval.serving import app, foreign_routes, guard, server
     from retrieval.serving.engine import Engine
@@ -107,7 +107,7 @@ def answer(run: Run, opened: Callable[[], "Current"], name: str, what: str = "")
     application = app.make_app(engine, hosts, known)
     host, port = listening.getsockname()[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _log.info("serve: %s answers over %s", place, what or f"{current.service.passages:,} passages")
+    _log.info("serve: %s answers %s", place, what or f"over {current.service.passages:,} passages")
     if not known and not guard.local_names(address[0]):
         _log.warning(
             "serve: other machines reach this address, and no key is needed: set config.serve.keys_file, or "

@@ -27,8 +27,8 @@ def serve_models(run: Run) -> None:
         reranker = TRAINED[_RERANKER].open(run, rerankers[0], _FIELD) if rerankers else None
         return model_service(model, reranker, names[rerankers[0]] if rerankers else "", limits(run).batch)
 
-    first = next(iter(names))
-    answer(run, lambda: Current(open_service, lambda: ""), run.config.serve.name or names[first], ", ".join(names))
+    name = run.config.serve.name or next(iter(names.values()))
+    answer(run, lambda: Current(open_service, lambda: ""), name, f"with {', '.join(names)}")
 
 
 def check_models(config: ConfigDict) -> None:
