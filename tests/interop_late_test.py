@@ -32,6 +32,6 @@ def test_scores_are_those_of_the_library(tmp_path, expansion):
     assert model
     ours = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
     rows_QK = np.tile(np.arange(len(TEXTS)), (len(QUERIES), 1))
-    actual = of_candidates(model.queries(QUERIES), InMemory(ours), rows_QK, 48)
+    actual = of_candidates(model.queries(QUERIES), InMemory(ours), rows_QK)
     assert [len(d) for d in ours] == [len(d) for d in documents]
     np.testing.assert_allclose(actual, expected, atol=1e-4)

@@ -47,7 +47,7 @@ def scores(model):
     queries = model.queries(["what eats the fox?", "", "a b"])
     rows_QK = np.tile(np.arange(len(TEXTS)), (3, 1))
     documents = model.encode_document([Candidate(str(n), "", text) for n, text in enumerate(TEXTS)])
-    return of_candidates(queries, InMemory(documents), rows_QK, model.config.data.document_length)
+    return of_candidates(queries, InMemory(documents), rows_QK)
 
 
 def opened(folder):

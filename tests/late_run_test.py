@@ -125,6 +125,6 @@ def test_few_bytes_and_centroids(trained, inputs, tmp_path):
     systems = {row["system"] for row in result_files.rows([run.folder / "late"])}
     assert systems == {"bm25+maxsim@10", "maxsim", "plaid-2+maxsim@10"}
     told = records.details(run, "maxsim")["reqa, plaid-2+maxsim@10"]
-    assert 6 * sizes.mean() < told["bytes a passage"] <= 10 * sizes.mean() + 0.1
+    assert 6 * sizes.mean() < told["bytes a passage"] < 20 * sizes.mean()
     assert 0 < told["recall of the exact 10"] <= 1
     assert "## Searches by MaxSim" in (run.folder / "report.md").read_text()

@@ -30,7 +30,7 @@ def test_centroids_find_what_is_near_them():
     """Four centroids, on the axes. Document 0 has tokens at two of them, 2 has none."""
     centroids = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
     lists = CentroidLists(np.array([0, 1, 0, 2, 3, 1]), np.array([3, 2, 0, 1]), centroids)
-    assert lists.bytes == 5 * 4
+    assert lists.bytes == 4 * (5 + 5)
     query = np.array([[0.8, 0.6], [0.6, 0.8]], np.float32)
     assert lists.candidates(query, 1, 3).tolist() == [0, 3, -1]
     assert lists.candidates(query, 9, 4).tolist() == [0, 3, 1, -1]
@@ -143,7 +143,7 @@ def test_texts_without_a_token_are_not_found_and_find_nothing(stored):
         assert rows_QK[q].tolist() == order + [-1] * (7 - len(order))
         np.testing.assert_allclose(scores_QK[q, : len(order)], expected[q, order], atol=1e-5)
     some_QK = np.array([[6, -1, 1, 0]] * 7)
-    scores_QK = of_candidates(queries, store, some_QK, 5)
+    scores_QK = of_candidates(queries, store, some_QK)
     np.testing.assert_allclose(scores_QK, np.where(some_QK < 0, -np.inf, expected[:, some_QK[0]]), atol=1e-5)
     assert best(scores_QK, some_QK, 4)[1][1].tolist() == [-1] * 4
 

@@ -62,20 +62,28 @@ def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> 
     return best(scores_QN, np.broadcast_to(np.arange(scores_QN.shape[1]), scores_QN.shape), depth)
 
 
-def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray, longest: int) -> np.ndarray:
-    """The scores of each query's candidates, float32 [Q, K]; -inf for a row of -1, and as `ranked`."""
+def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray) -> np.ndarray:
+    """The scores of each query's candidates, float32 [Q, K]; -inf for a row of -1, and as `ranked`.
+
+    They are few for each query, and computed by NumPy.
+    """
     scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
-    for number, rows_K in enumerate(rows_QK):
-        places = np.flatnonzero(rows_K >= 0)
-        for some, block in _blocks(documents, rows_K[places], longest):
-            scores_QK[number, places[some]] = _scores(queries, slice(number, number + 1), block)[0, : len(some)]
+    for vectors_AE, counts_A, rows_K, scores_K in zip(*queries, rows_QK, scores_QK):
+        places = np.flatnonzero((rows_K >= 0) & (documents.sizes[rows_K] > 0))
+        if len(places) and counts_A.any():
+            sizes = documents.sizes[rows_K[places]]
+            vectors_TE = documents.gather(rows_K[places].tolist()).astype(np.float32, copy=False)
+            products_AT = vectors_AE[counts_A] @ vectors_TE.T
+            scores_K[places] = np.maximum.reduceat(products_AT, np.cumsum(sizes) - sizes, axis=1).sum(axis=0)
     return scores_QK
 
 
-def met(lists: CentroidLists, queries: Queries, probes: int, depth: int) -> np.ndarray:
-    """The documents that the centroids of each query's tokens find, [Q, depth]; -1 where there are fewer."""
-    found = (lists.candidates(vectors[counts], probes, depth) for vectors, counts in zip(*queries))
-    return np.stack([*found]) if len(queries.counts) else np.zeros((0, depth), np.int64)
+def probe_centroids(lists: CentroidLists, queries: Queries, probes: int, depth: int) -> np.ndarray:
+    """PLAID's candidates: the documents with the best estimates of MaxSim, [Q, depth]; -1 where there are fewer."""
+    rows_QK = np.full((len(queries.counts), depth), -1)
+    for rows_K, vectors, counts in zip(rows_QK, *queries):
+        rows_K[:] = lists.candidates(vectors[counts], probes, depth)
+    return rows_QK
 
 
 def best(scores_QN: np.ndarray, rows_QN: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:

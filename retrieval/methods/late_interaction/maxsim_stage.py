@@ -19,7 +19,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.evaluation import result_files
-from retrieval.methods.late_interaction.maxsim_search import best, met, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, probe_centroids, ranked
 from retrieval.methods.late_interaction.token_store import FOLDER as TOKENS
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.methods.late_interaction.trained import SYSTEM
@@ -74,7 +74,7 @@ def _rank(
     queries, longest = stored.as_queries(), max(1, int(documents.sizes.max(initial=1)))
 
     def best_of(rows_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return best(of_candidates(queries, documents, rows_QK, longest), rows_QK, fields.depth)
+        return best(of_candidates(queries, documents, rows_QK), rows_QK, fields.depth)
 
     for each in lists:
         _, rows_QK = others(each.lists, value, fields.depth)
@@ -90,7 +90,7 @@ def _rank(
     if fields.probes:
         lists = documents.centroid_lists()
         began, name = time.perf_counter(), f"plaid-{fields.probes}+{SYSTEM}@{fields.depth}"
-        first_QK = met(lists, queries, fields.probes, depth)
+        first_QK = probe_centroids(lists, queries, fields.probes, depth)
         _, first_QK = others((np.zeros(first_QK.shape, np.float32), first_QK), judged, fields.depth)
         lists_QK, seconds = best_of(first_QK), time.perf_counter() - began
         notes: dict[str, Any] = {costs.BYTES: round((documents.bytes + lists.bytes) / len(documents), 1)}

@@ -9,7 +9,14 @@ from ml_collections import ConfigDict
 from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.methods.late_interaction import folder as late_folder
 from retrieval.methods.late_interaction.folder import LateFolder
-from retrieval.methods.late_interaction.maxsim_search import Documents, InMemory, best, met, of_candidates, ranked
+from retrieval.methods.late_interaction.maxsim_search import (
+    Documents,
+    InMemory,
+    best,
+    of_candidates,
+    probe_centroids,
+    ranked,
+)
 from retrieval.methods.late_interaction.recipe import LateRecipe
 from retrieval.methods.late_interaction.token_encoder import Queries, TokenEncoder
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
@@ -46,7 +53,7 @@ class LateModel(TextEncoder):
             return self._documents(rows)
         return [vectors[counts] for vectors, counts in zip(*self._queries(rows))]
 
-    def over(self, documents: Sequence[np.ndarray] | Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
+    def over(self, documents: list[np.ndarray] | Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""
         documents = InMemory(documents) if isinstance(documents, list) else documents
         length, longest = self.config.data.query_length, self.config.data.document_length
@@ -94,8 +101,10 @@ class _LateModels(EncoderKind):
 
         def rank(queries: Sequence[str], k: int) -> Lists:
             vectors, depth = model.queries(queries), max(k, fields.depth)
-            rows_QK = met(lists, vectors, fields.probes, depth) if lists else words[first](queries, depth)[1]
-            return best(of_candidates(vectors, store, rows_QK, model.config.data.document_length), rows_QK, k)
+            rows_QK = (
+                probe_centroids(lists, vectors, fields.probes, depth) if lists else words[first](queries, depth)[1]
+            )
+            return best(of_candidates(vectors, store, rows_QK), rows_QK, k)
 
         return SYSTEM, rank
 
