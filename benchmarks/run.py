@@ -32,12 +32,13 @@ _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")
 _ALONE = flags.DEFINE_bool("alone", False, "Measure our own systems only, without the peers.")
 _TURNS = flags.DEFINE_integer("turns", 5, "How often every system has its turn.", lower_bound=1)
-_BATCH = flags.DEFINE_integer("batch", Sizes.large, "Pairs of the large batch, and of the loss alone.", lower_bound=1)
+_BATCH = flags.DEFINE_integer("batch", Sizes.large, "Pairs of the large batch.", lower_bound=1)
 _CHUNK = flags.DEFINE_integer("chunk", Sizes.chunk, "Of the large batch, pairs at a time.", lower_bound=1)
 _DOCUMENTS = flags.DEFINE_integer("documents", Sizes.documents, "Documents to encode.", lower_bound=1)
 _FILES = flags.DEFINE_integer("files", Sizes.files, "Files of articles to tokenise and cut.", lower_bound=1)
 _BEIR = flags.DEFINE_string("beir", None, f"The folder of a BEIR set, for {', '.join(LABELLED)}.")
 _STEPS = flags.DEFINE_integer("steps", Sizes.steps, "Steps of 'learning'.", lower_bound=4)
+_TOKENS = flags.DEFINE_string("tokens", None, "Vectors of a set that the stage tokens wrote, for late-search.")
 _SEEDS = flags.DEFINE_integer("seeds", Sizes.seeds, "Seeds of 'learning'.", lower_bound=1)
 
 
@@ -46,12 +47,13 @@ def main(argv: Sequence[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
     jax.config.update("jax_platforms", "cpu")
     cli.refuse_arguments(argv)
-    names = _WORKS.value or [name for name in WORKS if _BEIR.value or name not in LABELLED]
+    without = {*(() if _BEIR.value else LABELLED), *(() if _TOKENS.value else ["late-search"])}
+    names = _WORKS.value or [name for name in WORKS if name not in without]
     for name in names:
         if name not in WORKS:
             raise unknown_name("work", name, WORKS)
     peer_python = _peer_python()
-    run = _run(with_data=any(name not in LABELLED for name in names))
+    run = _run(with_data=bool({*names} - {*LABELLED, "late-search"}))
     sizes = Sizes(
         _BATCH.value,
         _CHUNK.value,
@@ -60,6 +62,7 @@ def main(argv: Sequence[str]) -> None:
         Path(_BEIR.value) if _BEIR.value else None,
         _STEPS.value,
         _SEEDS.value,
+        Path(_TOKENS.value) if _TOKENS.value else None,
     )
     results = []
     for name in names:

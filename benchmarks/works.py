@@ -16,7 +16,10 @@ from benchmarks.contest import System, Target, Work
 from benchmarks.ours import training
 from retrieval.common import files
 from retrieval.common.errors import UserError
+from retrieval.methods.late_interaction.maxsim_search import ranked
+from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.methods.late_interaction.token_marks import Rules
+from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.models.encoder_folder import written_config
 from retrieval.models.transformer_config import TransformerConfig
 from retrieval.recipes.encoder_sizes import encoder_sizes
@@ -27,6 +30,7 @@ from retrieval.runs.pipeline.run import Run
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
 _BASE = "L12 H768"
+_QUERIES = 200  # of a search of late interaction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +38,14 @@ class Sizes:
     """How much of the work is done.
 
     Attributes:
-      large: pairs of the large batch, and of the loss alone.
+      large: pairs of the large batch.
       chunk: of these, pairs that both sides take at a time.
       documents: to encode.
       files: of articles, to cut.
       beir: the folder of a BEIR set to fine-tune on, with judgements to train on and to test with.
       steps: of fine-tuning that is judged.
       seeds: of the same.
+      tokens: the vectors of a set, as the stage `tokens` writes them as float16.
     """
 
     large: int = 8192
@@ -50,6 +55,7 @@ class Sizes:
     beir: Path | None = None
     steps: int = 390
     seeds: int = 10
+    tokens: Path | None = None
 
 
 def train_late(run: Run, sizes: Sizes) -> Work:
@@ -88,14 +94,6 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     )
 
 
-def loss(run: Run, sizes: Sizes) -> Work:
-    """The in-batch loss alone, memory and time."""
-    given = dict(batch=sizes.large, dimensions=512)
-    systems = [System(name, "benchmarks.ours.loss", given | dict(loss=name)) for name in ("blocks", "plain")]
-    targets = Target("MB on top", "plain", 0.1, at_most=True), Target("seconds", "plain", 1.2, at_most=True)
-    return Work(f"in-batch loss, {sizes.large} x 512", systems, targets)
-
-
 def encode(run: Run, sizes: Sizes) -> Work:
     """A corpus to embeddings, L4 H256."""
     passages = [str(path) for path in sorted(run.corpus.glob("passages-*.jsonl"))]
@@ -120,6 +118,26 @@ def prepare(run: Run, sizes: Sizes) -> Work:
     return Work("prepare: tokenise and cut", (ours, peer), (Target("MB/s", peer.name, 5.0),))
 
 
+def late_search(run: Run, sizes: Sizes) -> Work:
+    """Search among the tokens of a set's candidates, for its first queries."""
+    if sizes.tokens is None:
+        raise UserError("--tokens is missing: vectors that the stage tokens wrote, such as --tokens=RUN/tokens/SET")
+    exact, peer = _folder(run) / "exact-10.npy", "fast-plaid"
+    documents, queries = (TokenStore(sizes.tokens, name) for name in ("candidates", "queries"))
+    some = Queries.padded([queries[number] for number in range(_QUERIES)], _QUERIES, int(queries.sizes.max()))
+    _, rows_QK = ranked(some, documents, int(documents.sizes.max()), 10)
+    files.write_array(exact, rows_QK)
+    given = dict(tokens=str(sizes.tokens.resolve()), exact=str(exact.resolve()))
+    ours = System("ours", "benchmarks.ours.late_search", given | dict(probes=8, depth=200))
+    theirs = System(peer, "benchmarks.peers.late_search", given | dict(probes=8, full=4096))
+    targets = (
+        Target("queries/s", peer, 1.0),
+        Target("recall@10", peer, 1.0),
+        Target("index MB", peer, 1.0, at_most=True),
+    )
+    return Work(f"late interaction's search, {len(documents):,} passages", (ours, theirs), targets)
+
+
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-small": lambda run, _: _train(run, "L4 H256", 64, 2, dict(query=0.56, document=0.62)),
     "train-base": lambda run, _: _train(run, _BASE, 16, 1, dict(query=0.6, document=0.7)),
@@ -127,8 +145,8 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-qwen3": lambda run, _: _train(run, "Qwen3 L4 H256", 64, 1, dict(query=0.56, document=0.62)),
     "train-late": train_late,
     "train-splade": train_splade,
+    "late-search": late_search,
     "large-batch": large_batch,
-    "loss": loss,
     "encode": encode,
     "prepare": prepare,
     "fine-tune": lambda run, sizes: labelled.speed(*_labelled(run, sizes), "L2 H128", steps=160),
