@@ -1,7 +1,7 @@
 """ICT + BFS + WLP: the two-tower Transformer of Chang et al. 2020, pre-trained on Wikipedia.
 
-The paper's run (32 TPU v3 chips, 100k steps of batch 8192, about 2.5 days; R@1 37.4 on ReQA SQuAD after fine-tuning on
-1 % of the questions, 58.4 on 80 %):
+The paper's run takes 32 TPU v3 chips, 100k steps of batch 8192, and about 2.5 days. `configs/reqa.py` fine-tunes it;
+with 1 % of ReQA SQuAD's questions the paper has R@1 37.4, with 80 % 58.4.
 
     python -m retrieval.main --config=configs/ict_bfs_wlp.py --workdir=runs/ict_bfs_wlp \\
         --config.corpus=enwiki-latest-pages-articles.xml.bz2 --config.vocab=vocab.txt \\
@@ -24,7 +24,7 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 
 def pretraining(size: str, **rates: float) -> ConfigDict:
-    """Towers that learn from these tasks alone, and all else as in the paper."""
+    """Towers that learn from these tasks alone; all else is the size's."""
     config = sized(size, paper=_paper, local=_local)
     config.stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "report")
     config.data.rates.update(rates)

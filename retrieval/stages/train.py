@@ -28,7 +28,7 @@ from retrieval.training import loop
 
 _log = logging.getLogger(__name__)
 
-# What a run goes on from.
+# The state that a run resumes from; on a store it is uploaded while training.
 _FOLLOWED = ("checkpoints", FOLDER, "metrics")
 
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
@@ -122,7 +122,7 @@ def _details(setup: Setup, result: int | None, earlier: list[int], phase: Any) -
 
 
 def check_data(run: Run) -> None:
-    """Checks that there will be shards of what is trained on, which fit, and what a refresh reads."""
+    """Checks that the training data, and what a refresh of hard negatives reads, will exist and be compatible."""
     if is_done(run, "train"):
         return
     config, stage = run.config, recipe_of(run.config).examples_of

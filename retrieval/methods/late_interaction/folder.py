@@ -1,4 +1,4 @@
-"""Models of late interaction as folders of others, in and out.
+"""Reads ColBERT folders of PyLate, sentence-transformers and Stanford, and writes PyLate's.
 
 PyLate's, which sentence-transformers 6 reads too:
 

@@ -13,7 +13,6 @@ from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import contain
 from retrieval.training.loss_kind import LOSSES, Batch, Loss, Metrics
 from retrieval.training.objectives.distillation import KLDivergence
-from retrieval.training.objectives.in_batch_softmax import PUSHED
 
 BATCH_SCORES = "the scores of all documents of the batch"  # (score_BN, batch)
 _LEAST = -1e30  # of what is left out: -inf - -inf would be NaN
@@ -36,16 +35,6 @@ class MaxSimSoftmax(Loss):
 
     temperature: float = 1.0
     other_positives: str = "mask"
-
-    @property
-    def takes_positives(self) -> bool:
-        """As `Loss.takes_positives`."""
-        return self.other_positives != PUSHED
-
-    @property
-    def counts_copies(self) -> str:
-        """As `Loss.counts_copies`."""
-        return "train.other_positives" if self.other_positives == "mean" else ""
 
     def __call__(self, score_BN: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Of the scores of a batch; the positive of example b is in column b * K.

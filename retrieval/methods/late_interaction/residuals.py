@@ -36,19 +36,19 @@ class Codec(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of a dimension."""
+        """Bits per dimension of the residual."""
         return len(self.values).bit_length() - 1
 
     @property
     def bytes(self) -> int:
-        """Of a vector."""
+        """Bytes per stored vector."""
         return 4 + self.centroids.shape[1] * self.bits // 8
 
     @classmethod
     def learn(
         cls, vectors_TE: np.ndarray, total: int, bits: int, seed: Sequence[int], mesh: jax.sharding.Mesh
     ) -> "Codec":
-        """That of a sample of vectors of length 1.
+        """Learns the codec from a sample of vectors of length 1.
 
         Args:
           total: how many vectors are to be stored: there are about 16 roots of that many centroids.

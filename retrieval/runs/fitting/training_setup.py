@@ -62,7 +62,7 @@ class Setup:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract.params))
 
     def planned(self, newest: int | None) -> "Setup":
-        """With the length that the stage's record plans, from the newest checkpoint on."""
+        """This setup with the number of training steps fixed: epochs and minutes are converted to steps."""
         places = self.mesh.devices.flatten().tolist()
         measure = functools.partial(training_length.measure_step, self.config, len(self.vocabulary), places)
         config = training_length.planned(self.run, self.config, newest, measure)
