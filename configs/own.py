@@ -66,6 +66,7 @@ def _published(model: str) -> ConfigDict:
     config.prepare.update(longest_passage=longest, shortest_paragraph=min(96, longest), least_passage=5)
     config.data.held_out = config.sets.sentences = 0.1
     config.encode.corpus = True
+    config.index.dense = "exact"  # a few ten thousand passages need no other, and it imports nothing
     return config
 
 
@@ -75,6 +76,7 @@ def _published_pairs(model: str) -> ConfigDict:
     config.split.update(set="pairs", shards=8)
     config.pairs.positives = 3  # of a document that is right: the passages that BM25 finds best for the question
     config.encode.corpus = True
+    config.index.dense = "exact"
     config.train.update(epochs=10, minutes=10, batch_size=32, learning_rate=2e-5)  # on two cores
     config.loop.update(checkpoint_every=50, validate_every=50, validate_queries=200, validate_candidates=1000)
     return config
