@@ -12,6 +12,7 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+import retrieval
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.data.sets.beir import RetrievalSet, write_folder
@@ -61,6 +62,9 @@ def test_what_validation_questions_found_best_comes_first(run):
     records.write_record(run, "evaluate", {"done": True, "details": chosen})
     assert list(OwnSearch(run, 5).titles) == ["hybrid", "dense", "bm25"]
     assert list(OwnSearch(run, 5).search(["fox"], 1)[0]) == ["hybrid", "dense", "bm25"]
+    hits = retrieval.load(run.folder).index(kind="hybrid").search("the fox", 5)
+    own = OwnSearch(run, run.config.evaluate.depth).search(["the fox"], 5, ["hybrid"])[0]["hybrid"]
+    assert [each.score for each in hits] == pytest.approx([each.score for each in own])
 
 
 def test_a_look_for_a_newer_index_reads_no_record_again(run, monkeypatch):

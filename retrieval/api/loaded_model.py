@@ -24,7 +24,7 @@ from retrieval.data.tokenizers import prompts
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import downloads, runner
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.ranking import indexes
+from retrieval.runs.ranking import fused, indexes
 from retrieval.runs.ranking.collection import CORPUS, open_collection
 from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.runs.weights.trained_model import TRAINED, is_place
@@ -223,7 +223,7 @@ class Model:
             passages that the run itself has indexed.
           kind: of index: 'exact', 'quantised' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the
             run's first index of words with exact search.
-          weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
+          weight: of the embeddings in a hybrid; by default what the run's dev set has chosen, else `fuse.dense_weight`.
           options: of the index, by default those of the run's `index`: of 'quantised' the `precision`, such as 'int8'
             or 'binary'; of that and of 'scann' `rescore`, how many results for each that is asked for the embeddings
             score again.
@@ -236,7 +236,8 @@ class Model:
             raise unknown_name("kind of index", str(kind), [*INDEXES, HYBRID])
         if weight is not None and not (isinstance(weight, numbers.Real) and 0 <= weight <= 1):
             raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed")
-        of_dense: float = encoder.config.fuse.dense_weight if weight is None else weight
+        usual = fused.weight_of(self._run, self._run.chain).dense if self._run else encoder.config.fuse.dense_weight
+        of_dense: float = usual if weight is None else weight
         of_index = self._run.owner("index").config if self._run and documents is None else encoder.config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         changes = {f"index.{name}": value for name, value in options.items() if value is not None}
@@ -352,7 +353,7 @@ class Model:
         if not (words or self._loaded):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
         kinds = [INDEXES[name] for name in (*words, *([EXACT] if self._loaded else []))]
-        return self._of_run(kinds, self._run.config.fuse.dense_weight)
+        return self._of_run(kinds, fused.weight_of(self._run, self._run.chain).dense)
 
     @functools.cached_property
     def _reranker(self) -> PairScorer:

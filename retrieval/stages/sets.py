@@ -55,9 +55,10 @@ def write_sets(run: Run) -> dict[str, Any]:
         of_set |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()} | dict(training.left_out)
         of_set["test queries"] = tested = len(values[split.set].queries)
         if tested < _FEW:
-            note = f"Tested on {tested} of {len(value.queries)} questions, which are few: the study folds tests on all."
+            way = ": configs/studies/folds.py tests on all" if run.config.sets.labelled else ""
+            note = f"Tested on {tested} of {len(value.queries)} questions, which are few{way}."
             of_set[NOTES].append(note)
-            _log.warning("set %s: %s (configs/studies/folds.py)", split.set, note)
+            _log.warning("set %s: %s", split.set, note)
     for name, value in values.items():
         extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
         if more := len(extended.candidates) - len(value.candidates):
