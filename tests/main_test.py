@@ -388,6 +388,16 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
         run_all(make_run(tmp_path / "run"), stages)
 
 
+def test_documents_that_changed_are_read_again_where_nothing_was_trained_on_them(tmp_path, stages):
+    source, files_of = tmp_path / "docs", {"files": lambda run: [tmp_path / "docs"]}
+    stages["prepare"] = Stage(Counter(), writes=("out",), protected=Protected(is_trained_on=True), **files_of)
+    stages["adopt"] = Stage(Counter(), writes=("out",))
+    run = make_run(tmp_path / "run", "--config.stages=('prepare', 'adopt')")
+    for text, times in (("one", 1), ("one", 1), ("another", 2)):
+        source.write_text(text)
+        assert run_all(run, stages)[0] == times
+
+
 def test_a_run_reads_missing_stages_from_its_base(tmp_path, stages):
     base = make_run(tmp_path / "base")
     base.config.stages = ("prepare", "evaluate")

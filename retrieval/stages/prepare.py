@@ -131,6 +131,6 @@ STAGES.register(
         ),
         files=inputs,
         writes=("corpus",),
-        protected=Protected(),
+        protected=Protected(is_trained_on=True),
     ),
 )

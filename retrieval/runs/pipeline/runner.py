@@ -13,7 +13,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import artefacts, hosts
 from retrieval.runs.pipeline import downloads, order, protected
 from retrieval.runs.pipeline.records import fingerprint, lineage, needs, read_files, read_record, write_record
-from retrieval.runs.pipeline.stage import OLDER, SEALED, STAGES, Stage
+from retrieval.runs.pipeline.stage import ADOPT, OLDER, SEALED, STAGES, Stage
 from retrieval.runs.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.training import checkpoint
 
@@ -105,7 +105,8 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     goes_on = good or not stage.writes  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or protected.has_written(run, stage))
     goes_further = before is not None and not same and protected.has_another_length(run, name, before, inputs)
-    if before and has_begun and not same and stage.protected and goes_on and not goes_further:
+    is_dear = stage.protected and not (stage.protected.is_trained_on and ADOPT in run.config.stages)
+    if before and has_begun and not same and is_dear and goes_on and not goes_further:
         what = f"{_changed(before.get('files', []), read)} since it ran in {run.display_path}"
         raise UserError(f"stage '{name}': {what}; use another --workdir, or delete that one to start afresh")
     if not (same and good):  # nobody knows what is there without a record, either

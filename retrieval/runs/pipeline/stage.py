@@ -47,9 +47,11 @@ class Protected(NamedTuple):
       extendable: fields that say how long the stage is. Raised once it is done, it goes on from where it ended. Lowered
         before, it ends early, if its record says what was "planned".
       decides: by the config that it ran with, the fields whose values hold for all who read its output.
+      is_trained_on: whether it is dear only for the model that is trained on it: a run that adopts one makes it anew.
     """
 
     extendable: tuple[str, ...] = ()
+    is_trained_on: bool = False
     decides: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
 
 
