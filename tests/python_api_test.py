@@ -14,7 +14,7 @@ from support import tiny, toy_corpus
 from support.tiny import execute
 
 import retrieval
-from retrieval.api import stored_index
+from retrieval.api import finished_run, stored_index
 from retrieval.api.finished_run import FinishedRun
 from retrieval.api.own_search import OwnSearch
 from retrieval.common.errors import UserError
@@ -234,3 +234,21 @@ def test_a_run_from_python_is_the_program(tmp_path, capfd):
     assert "evaluate: done" in capfd.readouterr().out
     with pytest.raises(UserError, match=r"config\.sets\.bier.*did you mean config\.sets\.beir"):
         retrieval.run("bm25", tmp_path / "other", {"sets.bier": "x"}, quiet=True)
+
+
+def test_ctrl_c_waits_until_the_program_has_saved(tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!{sys.executable}\nimport pathlib, signal, sys, time\n"
+        f"def save(*_): time.sleep(0.3); pathlib.Path({str(tmp_path / 'saved')!r}).touch(); sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\nprint('step 1', flush=True)\ntime.sleep(60)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    def interrupted(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finished_run.run_program({}, tmp_path / "run", interrupted)
+    assert (tmp_path / "saved").exists()
