@@ -63,13 +63,13 @@ def operations(engine: Engine) -> Iterator[Operation]:
         kept,
     )
     reranks = bool(engine.service.reranker and not engine.service.model)  # POST / does
-    for path in ("/embed", *(() if reranks else ("/",))):
+    kind, root = engine.service.model.kind if engine.service.model else EMBEDDER, () if reranks else ("/",)
+    for path in ("/embed", *(root if kind == EMBEDDER else ())):
         example = {"inputs": ["red"], "prompt_name": "query"}
         yield Operation("POST", path, what, functools.partial(_embed, EMBEDDER), OTHERS, fields, (), True, example)
-    kind = engine.service.model.kind if engine.service.model else EMBEDDER
-    if kind in _VECTORS:
+    for path in (ENCODED_AT[kind], *root) if kind in _VECTORS else ():
         answer, of_texts = functools.partial(_embed, kind), (fields[0], *fields[2:4])
-        yield Operation("POST", ENCODED_AT[kind], _VECTORS[kind][0], answer, OTHERS, of_texts, (), True, example)
+        yield Operation("POST", path, _VECTORS[kind][0], answer, OTHERS, of_texts, (), True, example)
     yield Operation("GET", "/info", "the model, and what a request may have", _info, OTHERS)
 
     fields = (

@@ -64,6 +64,7 @@ def check_alone(model):
                 np.testing.assert_allclose(vectors, expected, atol=1e-5)
     long = {"inputs": ["fox", "fox " * 400]}
     assert asked.post(address, json=long).status_code == 422
+    assert asked.post("/", json={"inputs": "fox"}).json() == asked.post(address, json={"inputs": ["fox"]}).json()
     assert asked.post(address, json=long | {"truncate": True}).headers["x-truncated-inputs"] == "1"
     refused = asked.post("/embed", json={"inputs": "fox"})
     assert refused.status_code == 404 and address in refused.json()["error"]
