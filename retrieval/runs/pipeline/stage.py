@@ -51,8 +51,8 @@ class Protected(NamedTuple):
     """
 
     extendable: tuple[str, ...] = ()
-    is_trained_on: bool = False
     decides: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    is_trained_on: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
