@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from support.devices import assert_same_on_any_mesh
 
@@ -49,6 +50,7 @@ def test_chunks_give_the_whole_batchs_loss_and_gradients():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_same_on_any_mesh():
     assert_same_on_any_mesh(make_loss(8), PARAMS, batch())
 

@@ -142,7 +142,7 @@ def whole_and_cut(inputs, prepared, tmp_path_factory):
     return whole, cut
 
 
-@pytest.mark.parametrize(("asked", "last"), [(7, 7), (3, 6)])
+@pytest.mark.parametrize(("asked", "last"), [(7, 7), pytest.param(3, 6, marks=pytest.mark.long)])
 def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, last):
     """It has the parameters that the whole run had then; where it is further than that, it ends at once."""
     whole, cut = whole_and_cut

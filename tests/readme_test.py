@@ -132,7 +132,10 @@ def execute(arguments):
     main.main(cli.parse_flags(["main", *arguments]))
 
 
-@pytest.mark.parametrize("place", ["runs/tuned", "runs/pairs", "runs/wiki", "runs/nfcorpus", "runs/published"])
+LONG = [pytest.param(place, marks=pytest.mark.long) for place in ("runs/pairs", "runs/wiki")]
+
+
+@pytest.mark.parametrize("place", ["runs/tuned", *LONG, "runs/nfcorpus", "runs/published"])
 def test_the_commands_of_a_run(place, run, home):
     for number in numbers(place):
         run(number)

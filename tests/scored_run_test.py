@@ -62,7 +62,7 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize("loss", ["kl_divergence", "margin_mse"])
+@pytest.mark.parametrize("loss", ["kl_divergence", pytest.param("margin_mse", marks=pytest.mark.long)])
 def test_a_list_with_scores_is_distilled_without_another_file(tmp_path, loss):
     run = make_run(tmp_path, LISTS, **{"train.loss": loss, "data.negatives": 2})
     execute(run)

@@ -33,9 +33,9 @@ def assert_close(actual, expected, atol):
 @pytest.mark.parametrize(
     ("changes", "sizes"),
     [
-        ({"model.tied": True}, [4]),
+        pytest.param({"model.tied": True}, [4], marks=pytest.mark.long),
         (QWEN3, [8]),
-        (MASKED, [4]),
+        pytest.param(MASKED, [4], marks=pytest.mark.long),
         pytest.param(LORA, [4], marks=pytest.mark.long),
         pytest.param(CHUNKS, [2, 8], marks=pytest.mark.long),
         pytest.param(AUTOENCODER, [4], marks=pytest.mark.long),
