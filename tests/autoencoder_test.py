@@ -119,6 +119,7 @@ def test_the_bottlenecks_divergence_is_the_integral():
     np.testing.assert_allclose(drawn.var(axis=0), np.exp(log_variance) @ kernel**2, rtol=0.4)
 
 
+@pytest.mark.long
 def test_logits_and_gradients_are_the_same_on_any_mesh():
     graphdef, params = nnx.split(spread(Autoencoder(CONFIG, DecoderConfig(layers=1, latent=4), rngs=nnx.Rngs(0))))
 

@@ -88,6 +88,7 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     assert counts["step"] == turned(whole) + (int(made[-1].name) - 1) * 3
 
 
+@pytest.mark.long
 def test_a_run_cut_off_at_the_turn_ends_equal(ready, whole, inputs, tmp_path, monkeypatch):
     """The turn's scores are logged, its checkpoint is not there."""
     run = to_train(ready, inputs, tmp_path)
@@ -123,7 +124,8 @@ def record(simple, count=5):
 
 
 @pytest.mark.parametrize(
-    ("simple", "firsts", "seconds"), [(2, {11, 12}, {13, 14, 15}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)]
+    ("simple", "firsts", "seconds"),
+    [(2, {11, 12}, {13, 14, 15}), pytest.param(5, {11, 12, 13, 14, 15}, {10}, marks=pytest.mark.long), (0, None, None)],
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     pair_shards.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)

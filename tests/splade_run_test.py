@@ -209,6 +209,7 @@ def test_other_folders_are_refused(exported, file, change, message):
         SparseFolder.open(exported)
 
 
+@pytest.mark.long
 def test_one_line_trains_a_folder_on_pairs(exported, tmp_path):
     """An embedder has lost the head that weighs tokens: that is said before any stage."""
     config = one_line(f"splade:local:{exported}", tmp_path)

@@ -34,7 +34,7 @@ def test_a_worked_example():
     np.testing.assert_array_equal(np.rint(100 * matrix.toarray()), [[139, 0, 41]])
 
 
-@pytest.mark.parametrize("block", [3, 64])
+@pytest.mark.parametrize("block", [3, pytest.param(64, marks=pytest.mark.long)])
 def test_blocks_change_nothing(block):
     """Values and gradients of blocks of any size are those of all logits at once; a text of padding is all zeros."""
     random = np.random.default_rng(0)
@@ -67,6 +67,7 @@ def test_regularizers_are_of_the_global_batch():
     assert float(strength(jnp.int32(0), 0)) == 1
 
 
+@pytest.mark.long
 def test_any_number_of_devices_gives_the_same():
     """Weights, regularizers and their gradients, by the table of queries and by the encoder."""
     model = Splade(CONFIG, "idf", rngs=nnx.Rngs(0))

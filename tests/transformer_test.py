@@ -144,6 +144,7 @@ def test_gradients_of_bfloat16_are_those_of_float32():
         assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted), path
 
 
+@pytest.mark.long
 def test_hidden_states_and_gradients_are_mesh_independent():
     model = Transformer(dataclasses.replace(CONFIG, num_layers=1), rngs=nnx.Rngs(0))
     graphdef, params = nnx.split(spread(model))
