@@ -1,5 +1,6 @@
 """Eight CPU devices, of which all modules but some see one, and what they share: a corpus, and real data."""
 
+import ctypes
 import functools
 import gc
 import gzip
@@ -144,6 +145,17 @@ def plots():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "save", save)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory():
+    """A worker that holds much gives the programs of the modules before away, which few modules after ask for."""
+    yield
+    state = pathlib.Path("/proc/self/statm")
+    if state.exists() and int(state.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 1.5e9:
+        jax.clear_caches()
+        gc.collect()
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
 
 
 @pytest.fixture(autouse=True)
