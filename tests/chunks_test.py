@@ -3,9 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.models import two_tower
 from retrieval.models.text import Text
@@ -48,11 +46,6 @@ def test_chunks_give_the_whole_batchs_loss_and_gradients():
     whole, chunked = (jax.jit(make_loss(size))(PARAMS, batch()) for size in (0, 4))
     for a, b in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.long
-def test_the_same_on_any_mesh():
-    assert_same_on_any_mesh(make_loss(8), PARAMS, batch())
 
 
 def test_forward_and_backward_share_a_chunks_own_dropout_mask():

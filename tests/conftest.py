@@ -46,7 +46,7 @@ _EIGHT_DEVICES = frozenset(
     for name in (
         *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
         *("inference", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
-        *("source_runs", "tasks"),
+        *("source_runs", "tasks", "transformer"),
         *("optimizers", "training_length", "vector_codes"),
     )
 )

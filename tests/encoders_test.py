@@ -77,9 +77,7 @@ REACHES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(n, marks=pytest.mark.long) if n.endswith("global") else n for n in REACHES]
-)
+@pytest.mark.parametrize("case", REACHES)
 def test_a_token_sees_what_it_may_and_nothing_else(case, tmp_path):
     """By the gradient of each hidden state with respect to each token's embedding, in two packed texts."""
     name, fields, before, behind = REACHES[case]
@@ -121,9 +119,7 @@ def test_a_text_may_end_in_the_token_that_is_padding_elsewhere(encoder):
         np.testing.assert_allclose(state, alone, rtol=0, atol=1e-6 * np.abs(alone).max())
 
 
-@pytest.mark.parametrize(
-    "name", ["gemma3", "t5", *(pytest.param(name, marks=pytest.mark.long) for name in ("modernbert", "gte"))]
-)
+@pytest.mark.parametrize("name", ["gemma3", "t5"])
 def test_half_precision_is_near(name, encoder):
     text = rows(encoder_folders.texts(name))
     pooled, halved = (

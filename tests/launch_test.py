@@ -151,10 +151,7 @@ def test_up_starts_again(work, arguments, resource, node, codes, keys, message):
     assert work.keys() == keys
 
 
-LAST = [pytest.param(*each, marks=pytest.mark.long) for each in ((["--keep"], 1, []), ([], 2, DELETE))]
-
-
-@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), *LAST, ([], 255, [])])
+@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), (["--keep"], 1, []), ([], 255, [])])
 def test_an_error_of_the_run_ends_it_and_its_slice(work, options, code, last):
     """But for a connection that is lost: the run may go on."""
     work.answer("queued-resources describe", {"out": "ACTIVE"})

@@ -108,15 +108,7 @@ def test_steps_with_other_metrics_are_kept_and_averaged_apart(tmp_path):
     assert loop._means(again.steps, 3) == {"loss": 3.0, "recall": 0.75, "spread": 3.0, "skipped": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("place", "stop"),
-    [
-        ("disk", 13),
-        ("store", 10),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in (("disk", 10), ("store", 13))),
-    ],
-    indirect=["place"],
-)
+@pytest.mark.parametrize(("place", "stop"), [("disk", 13), ("store", 10)], indirect=["place"])
 def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
     """Also in the line of the log that steps before and behind the stop are of, one of which is skipped."""
     poison = {11: float("nan")}

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.devices import assert_loss_same_on_any_mesh
 
 from retrieval.common.errors import UserError
 from retrieval.training.candidates import inner_products
@@ -150,17 +149,6 @@ def test_a_teachers_embeddings_of_the_query_are_learned_by_both_texts(name):
         loss(query, document, {"guide": guide[:, :, :4]})
     with pytest.raises(UserError, match=r"config\.train\.guide names no model"):
         type(loss)().check_batch(4, 0)
-
-
-def test_own_negatives_losses_are_the_same_on_any_mesh():
-    """All in one program."""
-
-    def loss(scale, batch):
-        query, document, ids, _ = batch
-        found = [of_own_negatives(name, query * scale, document, ids) for name in OWN_NEGATIVES]
-        return sum(values.mean() for values, _ in found), found
-
-    assert_loss_same_on_any_mesh(loss, jnp.linspace(0.5, 1.5, 5), batch(B=16, K=3, documents=12))
 
 
 def test_own_negatives_are_needed():

@@ -124,8 +124,7 @@ def record(simple, count=5):
 
 
 @pytest.mark.parametrize(
-    ("simple", "firsts", "seconds"),
-    [(2, {11, 12}, {13, 14, 15}), pytest.param(5, {11, 12, 13, 14, 15}, {10}, marks=pytest.mark.long), (0, None, None)],
+    ("simple", "firsts", "seconds"), [(2, {11, 12}, {13, 14, 15}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)]
 )
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     pair_shards.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
