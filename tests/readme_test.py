@@ -132,10 +132,10 @@ def execute(arguments):
     main.main(cli.parse_flags(["main", *arguments]))
 
 
-LONG = [pytest.param(place, marks=pytest.mark.long) for place in ("runs/tuned", "runs/pairs", "runs/wiki")]
+LONG = [pytest.param(f"runs/{place}", marks=pytest.mark.long) for place in ("tuned", "pairs", "wiki", "nfcorpus")]
 
 
-@pytest.mark.parametrize("place", [*LONG, "runs/nfcorpus", "runs/published"])
+@pytest.mark.parametrize("place", [*LONG, "runs/published"])
 def test_the_commands_of_a_run(place, run, home):
     for number in numbers(place):
         run(number)

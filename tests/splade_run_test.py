@@ -119,6 +119,7 @@ def test_packed_rows_are_refused(inputs, tmp_path):
         preflight.check(run, run.config.stages)
 
 
+@pytest.mark.long
 def test_queries_without_an_encoder(inputs, trained, tmp_path):
     """Their weights come from the labelled pairs, and are trained."""
     changes = {"model.sparse_queries": "idf", "base": str(trained.folder), "loop.validate_every": 0}
