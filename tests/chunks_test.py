@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from retrieval.models import two_tower
@@ -65,6 +66,7 @@ def test_forward_and_backward_share_a_chunks_own_dropout_mask():
     np.testing.assert_allclose(actual, expected, rtol=2e-2)
 
 
+@pytest.mark.long
 def test_memory_grows_with_the_chunk_alone():
     def temporaries(rows, size):
         compiled = jax.jit(make_loss(size)).lower(PARAMS, batch(rows)).compile()

@@ -107,6 +107,7 @@ def test_a_flipped_bit_of_an_export_is_noticed(folder, tmp_path, name):
             read_folder()
 
 
+@pytest.mark.long
 def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
     names = ("tied", "normalize", "pooling", "embed_norm")
     changes = {f"model.{name}": run.config.model[name] for name in names} | {"vocab": str(folder / "query")}

@@ -114,7 +114,7 @@ def config_of(experiment, family, **changes):
 
 
 # Each kind on one of the families, in turn; the others in the long tests. `embedding_test` trains towers on both.
-LONG = ("ict_bfs_wlp", "quadruplet", "reader", "doc2query", "seed_encoder", "bert")
+LONG = ("ict_bfs_wlp", "quadruplet", "reader", "doc2query", "seed_encoder", "bert", "repbert", "colbert", "deepct")
 TURNS = [
     pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 or experiment in LONG else ())
     for i, experiment in enumerate(RECIPES)

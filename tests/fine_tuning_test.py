@@ -82,6 +82,7 @@ def test_a_collapsed_tower_does_not_find_what_the_order_of_a_pool_tells(without_
     assert places != list(range(len(golds))) and len(places) == len(golds) < len(pool.candidates)
 
 
+@pytest.mark.long
 def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus, monkeypatch):
     vocabulary, mesh = without_corpus.load_vocabulary(), sharding.make_mesh(devices=jax.devices()[:1])
     assert with_rows(without_corpus, vocabulary, mesh.size) is without_corpus  # too few pairs to tell

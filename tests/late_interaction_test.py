@@ -192,7 +192,10 @@ def step(model, loss, chunk_size=0):
 
 @pytest.mark.parametrize(
     ("loss", "layout"),
-    [pytest.param("maxsim_distillation", dict, marks=pytest.mark.long), ("multi_negative_nll", packed)],
+    [
+        pytest.param("maxsim_distillation", dict, marks=pytest.mark.long),
+        pytest.param("multi_negative_nll", packed, marks=pytest.mark.long),
+    ],
 )
 def test_a_step_is_the_same_on_eight_devices(batch, model, loss, layout):
     params = parameters_of(model)

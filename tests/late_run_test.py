@@ -112,6 +112,7 @@ def test_own_passages_are_served(trained, inputs, tmp_path):
     same(lists["maxsim"], expected)
 
 
+@pytest.mark.long
 def test_few_bytes_and_muvera(trained, inputs, tmp_path):
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("tokens", "maxsim", "report"), "late.depth": 10}
     changes |= {"late.stored": "residual2", "late.exact": True, "late.fde": ("4x2x8", "20x3x8")}

@@ -161,6 +161,7 @@ def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, la
     assert records.details(run, "train")["went on from"] == [last]
 
 
+@pytest.mark.long
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})

@@ -196,6 +196,7 @@ def notes(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_notebook_runs_to_its_last_cell(notes, monkeypatch, capsys):
     typed = iter(["where does the red fox live", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))

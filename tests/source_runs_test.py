@@ -238,6 +238,7 @@ def test_a_step_costs_what_those_of_its_sources_do_on_average(place):
     assert training_length.mean_flops(counts, shapes, shares) == pytest.approx(np.dot(shares, alone))
 
 
+@pytest.mark.long
 def test_a_teacher_is_asked_for_the_pairs_of_the_sources_that_learn_from_it(place, tmp_path):
     lines = map(json.loads, (place / "five.jsonl").read_text().splitlines())
     scored = [(line["query"], text) for line in lines for text in (line["positive"], *line["negatives"])]
@@ -277,6 +278,7 @@ def test_an_id_is_of_its_source_alone(tmp_path):
             assert left == {example.query for example in examples} - {first}
 
 
+@pytest.mark.long
 def test_a_base_has_the_pairs_and_the_run_its_own_weights(run, tmp_path):
     """Other weights, losses and negatives are a run's own; other files and prompts are refused."""
     config = run.config.copy_and_resolve_references()

@@ -111,6 +111,7 @@ def test_memory_and_loop_settings_change_no_value(model):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_remat_saves_memory_however_far_the_loop_is_unrolled():
     text = from_ids(*batch((32,) * 8, 32))
 
