@@ -55,8 +55,8 @@ _EIGHT_DEVICES = frozenset(
 # Tests of these start copies of a process, whose imports take seconds: one worker has them all, and makes it once.
 _OF_COPIES = ("faults", "manual", "plugins", "prepare", "registry", "serving")
 # They come first, then the longest of the others: else one of them would be at work alone in the end.
-_FIRST = [*_OF_COPIES, *"tasks readme source_runs splade_run lora_run imports refresh embedding end_to_end".split()]
-_FIRST += "encoder_decoder seq2seq sharding documents reader_run early_loss pair_negatives phases store_runs".split()
+_FIRST = [*_OF_COPIES, *"tasks source_runs seq2seq encoders splade_run lora_run end_to_end early_loss".split()]
+_FIRST += "store_runs embedding more_steps module_folder refresh sharding readme reader_run reranker_run".split()
 
 
 @pytest.fixture(scope="session")
