@@ -74,7 +74,7 @@ def test_models_take_their_steps(packed, tmp_path, monkeypatch, names):
     assert all(f"| {name} |" in page for name in ours) and "L12 H768: PyLate is not here" in page
 
 
-@pytest.mark.parametrize("module", [encoding, search, served])
+@pytest.mark.parametrize("module", [encoding, search, pytest.param(served, marks=pytest.mark.long)])
 def test_works_find_numbers(packed, tmp_path, module):
     found = performed(module, packed, tmp_path)
     assert found["failures"] == {} and {run["status"] for run in found["runs"].values()} == {"done"}

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 from support.modules import one_text_per_row, spread
 from support.numpy_layers import attend, dense, layers, mlp, norm, parameters
 
@@ -117,15 +116,3 @@ def test_the_bottlenecks_divergence_is_the_integral():
     kernel = np.asarray(bottleneck.output.kernel[...], np.float64)
     np.testing.assert_allclose(drawn.mean(axis=0), output, atol=0.5)
     np.testing.assert_allclose(drawn.var(axis=0), np.exp(log_variance) @ kernel**2, rtol=0.4)
-
-
-def test_logits_and_gradients_are_the_same_on_any_mesh():
-    graphdef, params = nnx.split(spread(Autoencoder(CONFIG, DecoderConfig(layers=1, latent=4), rngs=nnx.Rngs(0))))
-
-    def loss(params, batch):
-        ids, positions = batch
-        original = unmasked(ids, positions, positions + 1, jnp.ones_like(positions))
-        result = nnx.merge(graphdef, params)(one_text_per_row(ids), positions, original, jax.random.key(0))
-        return sum(jnp.tanh(x / 10).mean() for x in result if x is not None), (original, result)
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (IDS, POSITIONS), atol=5e-5)

@@ -63,7 +63,7 @@ def batches_of(run, version):
     return np.stack([jax.device_get(next(batches)["document_id"])[:, 0] for _ in range(3)])
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_each_group_has_one_cluster_and_distinct_paragraphs(whole, version):
     ids_N, cluster_N, _ = arrays(whole, version)
     cluster_of = dict(zip(ids_N.tolist(), cluster_N.tolist()))
@@ -85,6 +85,7 @@ def test_clusters_are_of_the_model_at_their_step(whole):
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
 
 
+@pytest.mark.long
 def test_a_run_cut_off_in_clustering_ends_equal(whole, source, inputs, tmp_path, monkeypatch):
     """In the middle of the second, when batches are of the first."""
     run = clustered(source, inputs, tmp_path / "run")

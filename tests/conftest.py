@@ -1,5 +1,6 @@
 """Eight CPU devices, of which all modules but some see one, and what they share: a corpus, and real data."""
 
+import ctypes
 import functools
 import gc
 import gzip
@@ -45,7 +46,7 @@ _EIGHT_DEVICES = frozenset(
     for name in (
         *("artefacts", "exact", "index_shards", "kmeans", "loop", "mistakes"),
         *("inference", "packing", "plan", "pod", "pod_search", "pod_store", "refresh", "scann", "sharding"),
-        *("source_runs", "tasks"),
+        *("source_runs", "tasks", "transformer"),
         *("optimizers", "training_length", "vector_codes"),
     )
 )
@@ -54,8 +55,8 @@ _EIGHT_DEVICES = frozenset(
 # Tests of these start copies of a process, whose imports take seconds: one worker has them all, and makes it once.
 _OF_COPIES = ("faults", "manual", "plugins", "prepare", "registry", "serving")
 # They come first, then the longest of the others: else one of them would be at work alone in the end.
-_FIRST = [*_OF_COPIES, *"tasks readme source_runs splade_run lora_run imports refresh embedding end_to_end".split()]
-_FIRST += "encoder_decoder seq2seq sharding documents reader_run early_loss pair_negatives phases store_runs".split()
+_FIRST = [*_OF_COPIES, *"tasks source_runs seq2seq encoders splade_run lora_run end_to_end early_loss".split()]
+_FIRST += "store_runs embedding more_steps module_folder refresh sharding readme reader_run reranker_run".split()
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +145,17 @@ def plots():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "save", save)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory():
+    """A worker that holds much gives the programs of the modules before away, which few modules after ask for."""
+    yield
+    state = pathlib.Path("/proc/self/statm")
+    if state.exists() and int(state.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 1.5e9:
+        jax.clear_caches()
+        gc.collect()
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
 
 
 @pytest.fixture(autouse=True)

@@ -55,6 +55,10 @@ def folder(family, tmp_path_factory):
     return MAKERS[family](tmp_path_factory.mktemp("models") / NAMES[family])
 
 
+FAMILIES = ["qwen3", pytest.param("modernbert", marks=pytest.mark.long)]
+QUICK = pytest.mark.parametrize("family", FAMILIES, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module", params=[0, pytest.param(2, marks=pytest.mark.long)])
 def trained(request, folder, tmp_path_factory):
     """The run of one command line, of all parameters or of adapters; all of its stages and the export are done."""
@@ -75,12 +79,14 @@ def trained(request, folder, tmp_path_factory):
     return run
 
 
+@QUICK
 def test_one_line_trains_an_embedder_of_today(trained):
     systems = {row["system"] for row in files.read_json(trained.folder / "results.json")}
     assert systems == {"bm25", "start", "dense", "hybrid"}
     assert "\n| dense over start |" in (trained.folder / "report.md").read_text()
 
 
+@QUICK
 def test_what_is_exported_is_the_model_of_the_run(trained, folder, family):
     run, export = retrieval.load(trained.folder), retrieval.load(trained.folder / "export")
     for encode in ("encode_query", "encode_document"):

@@ -152,6 +152,7 @@ def test_drawn_texts_follow_the_model(model):
         assert written.log_probability_RW[0, number] == pytest.approx(value, abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["copy"], indirect=True)
 def test_loss_gradients_and_texts_are_mesh_independent(model):
     graphdef, params = nnx.split(model)

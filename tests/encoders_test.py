@@ -53,7 +53,10 @@ def test_packed_texts_are_as_texts_alone(name, encoder):
         np.testing.assert_allclose(other, one, rtol=0, atol=2e-6 * np.abs(one).max())
 
 
-@pytest.mark.parametrize("name", ["modernbert", "qwen3", "embedding_gemma", "t5", "gte"])
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("qwen3", "embedding_gemma", "gte")]
+
+
+@pytest.mark.parametrize("name", ["modernbert", "t5", *LONG])
 def test_gradients_of_packed_texts_are_as_of_texts_alone(name, encoder):
     texts, model = three(name), encoder(name)
     direction_H = np.random.default_rng(5).standard_normal(H).astype(np.float32)
@@ -116,7 +119,7 @@ def test_a_text_may_end_in_the_token_that_is_padding_elsewhere(encoder):
         np.testing.assert_allclose(state, alone, rtol=0, atol=1e-6 * np.abs(alone).max())
 
 
-@pytest.mark.parametrize("name", ["modernbert", "gemma3", "t5", "gte"])
+@pytest.mark.parametrize("name", ["gemma3", "t5"])
 def test_half_precision_is_near(name, encoder):
     text = rows(encoder_folders.texts(name))
     pooled, halved = (

@@ -58,7 +58,7 @@ def test_ties_across_tiles_and_devices(small_tiles, shape, candidates, k):
     np.testing.assert_array_equal(scores, expected_scores)
 
 
-@pytest.mark.parametrize("candidates, queries", [(700, 7), (5000, 7), (5000, 1)])
+@pytest.mark.parametrize("candidates, queries", [(700, 7), (5000, 1)])
 def test_the_same_bits_on_any_number_of_devices(small_tiles, candidates, queries):
     rng = np.random.default_rng(0)
     embeddings, queries = rng.normal(size=(candidates, 48)), rng.normal(size=(queries, 48))

@@ -64,7 +64,9 @@ def test_two_towers_have_a_folder_each_and_a_router(folder):
         assert read(folder / route / "sentence_bert_config.json")["max_seq_length"] == length
 
 
-@pytest.mark.parametrize(("made", "written"), [("run", "folder"), ("tied", "tied_folder")])
+@pytest.mark.parametrize(
+    ("made", "written"), [("run", "folder"), pytest.param("tied", "tied_folder", marks=pytest.mark.long)]
+)
 def test_an_export_is_loaded_from_python(made, written, request):
     made, model = request.getfixturevalue(made), retrieval.load(request.getfixturevalue(written))
     documents = [{"id": each.id, "title": each.title, "text": each.text} for each in exported.DOCUMENTS]
@@ -105,6 +107,7 @@ def test_a_flipped_bit_of_an_export_is_noticed(folder, tmp_path, name):
             read_folder()
 
 
+@pytest.mark.long
 def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
     names = ("tied", "normalize", "pooling", "embed_norm")
     changes = {f"model.{name}": run.config.model[name] for name in names} | {"vocab": str(folder / "query")}

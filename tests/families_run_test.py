@@ -113,10 +113,10 @@ def config_of(experiment, family, **changes):
     return make_config(experiment, **SIZES | FAMILIES[family] | (causal if family == "qwen3" else {}) | own | changes)
 
 
-# Each recipe on one of the families, in turn; on the others in the long tests. `embedding_test` trains towers on both.
-TOWERS = ("ict_bfs_wlp", "quadruplet")
+# Each kind on one of the families, in turn; the others in the long tests. `embedding_test` trains towers on both.
+LONG = ("ict_bfs_wlp", "quadruplet", "reader", "doc2query", "seed_encoder", "bert", "repbert", "colbert", "deepct")
 TURNS = [
-    pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 or experiment in TOWERS else ())
+    pytest.param(experiment, family, marks=pytest.mark.long if (i + j) % 2 or experiment in LONG else ())
     for i, experiment in enumerate(RECIPES)
     for j, family in enumerate(FAMILIES)
 ]

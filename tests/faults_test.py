@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_over_and_over(command, whole, seed, tmp_path):
     assert_same_outcome(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("when", ["start", "training"])
+@pytest.mark.parametrize("when", ["start", pytest.param("training", marks=pytest.mark.long)])
 def test_sigterm_ends_a_run_with_the_restart_code(command, whole, tmp_path, when):
     folder, log = tmp_path / "run", tmp_path / "log.txt"
     if when == "training":  # with nothing left to do before it

@@ -35,6 +35,7 @@ def pretrained(inputs, prepared, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_training_learns_to_tell_documents_apart(pretrained):
     lines = [json.loads(line) for line in (pretrained / "metrics" / "train.jsonl").read_text().splitlines()]
     assert np.mean([line["recall@1"] for line in lines[-20:]]) > 0.5  # chance is 1 in 16
@@ -81,6 +82,7 @@ def test_a_collapsed_tower_does_not_find_what_the_order_of_a_pool_tells(without_
     assert places != list(range(len(golds))) and len(places) == len(golds) < len(pool.candidates)
 
 
+@pytest.mark.long
 def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus, monkeypatch):
     vocabulary, mesh = without_corpus.load_vocabulary(), sharding.make_mesh(devices=jax.devices()[:1])
     assert with_rows(without_corpus, vocabulary, mesh.size) is without_corpus  # too few pairs to tell
@@ -115,6 +117,7 @@ def test_another_vocabulary_without_a_corpus_is_noticed(without_corpus, tmp_path
         preflight.check(run, ("pairs",))
 
 
+@pytest.mark.long
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog, monkeypatch):
     """Files of two formats; their queries are held out to validate on, and one is also an evaluation set."""
     monkeypatch.setattr(data_warnings, "IN_A_RUN", 15)  # fewer than there are: the share held out is of all

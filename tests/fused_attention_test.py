@@ -65,8 +65,19 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize("kernel", [INTERPRETED, WITHOUT_CUDNN])
-@pytest.mark.parametrize(("N", "K", "D", "L", "causal", "window"), SEEN)
+@pytest.mark.parametrize(
+    ("kernel", "N", "K", "D", "L", "causal", "window"),
+    [
+        pytest.param(
+            kernel,
+            *seen.values,
+            id=f"{seen.id}-{name}",
+            marks=pytest.mark.long if (i + j) % 2 or i not in (1, 2) else (),
+        )
+        for i, seen in enumerate(SEEN)
+        for j, (name, kernel) in enumerate({"cudnn": WITHOUT_CUDNN, "splash": INTERPRETED}.items())
+    ],
+)
 def test_kernels_see_what_a_mask_lets_tokens_see(kernel, N, K, D, L, causal, window):
     """Of packed texts, padding and empty rows, filled up to a multiple of 128; by the mask's definition."""
     segments, place = packed(L), np.arange(L)
@@ -132,7 +143,7 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
     assert calls
 
 
-@pytest.mark.parametrize("family", ["qwen3", "modernbert", "gemma3_text", "t5"])
+@pytest.mark.parametrize("family", ["qwen3", "modernbert", pytest.param("gemma3_text", marks=pytest.mark.long), "t5"])
 def test_a_family_has_the_same_hidden_states_by_a_kernel(monkeypatch, family):
     switches = {"kv_heads": 1} if family in ("qwen3", "gemma3_text") else {}
     if FAMILIES[family].architecture.window:

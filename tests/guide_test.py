@@ -81,6 +81,7 @@ def test_the_log_counts_what_is_left_out(trained):
     assert all(0 < line["masked_guide"] < 16 and line["masked_ids"] >= 0 for line in lines if line["step"])
 
 
+@pytest.mark.long
 def test_each_text_is_embedded_once_and_a_killed_stage_goes_on(root, tmp_path, monkeypatch, trained):
     monkeypatch.setattr(guided_pairs, "_SHARD", 25)
     run = of(root, tmp_path / "run", root / "embedder")

@@ -186,6 +186,7 @@ main.program()
 """
 
 
+@pytest.mark.long
 def test_a_training_has_in_memory_what_its_config_names(prepared, tmp_path):
     """Of methods their fields, and the task whose pairs `prepare` has counted."""
     shutil.copytree(prepared, tmp_path / "run")

@@ -93,7 +93,7 @@ def reference(query, document, fields, loss):
             return (loss_B * np.arange(1, len(query) + 1)).sum(), (loss_B, *others)
 
         wide = [jnp.asarray(x, jnp.float64) for x in (query, document)]
-        (_, found), gradients = jax.value_and_grad(value, (0, 1), has_aux=True)(*wide)
+        (_, found), gradients = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))(*wide)
         return jax.tree.map(np.asarray, (*found, gradients))
 
 
@@ -128,7 +128,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "block"), CASES)
+@pytest.mark.parametrize(
+    ("options", "block"),
+    [pytest.param(*c, marks=pytest.mark.long if i in (1, 2, 3, 5, 7, 8) else ()) for i, c in enumerate(CASES)],
+)
 def test_losses_metrics_and_gradients_are_those_of_all_scores_at_once(options, block, monkeypatch):
     monkeypatch.setattr(InBatchSoftmax, "block", block)
     query, document, fields = make_batch()
@@ -163,7 +166,7 @@ def test_half_precision_ties_and_a_batch_without_a_list_of_positives():
     np.testing.assert_array_equal(loss(0 * query, document, fields)[1]["recall@1"], 0)
 
 
-@pytest.mark.parametrize("options", [ALL, dict(symmetric=True, log_q=True)])
+@pytest.mark.parametrize("options", [ALL, pytest.param(dict(symmetric=True, log_q=True), marks=pytest.mark.long)])
 def test_the_same_on_any_mesh(options, monkeypatch):
     monkeypatch.setattr(InBatchSoftmax, "block", 7)
     loss, names = InBatchSoftmax(0.5, **options), list(make_batch()[2])

@@ -156,7 +156,8 @@ def encoders(model):
         ("towers", "towers"),
         ("autoencoder", "autoencoder"),
         ("towers", "mlm"),
-        *((start, "towers") for start in ("deepct", "late", "reader", "reranker", "seq2seq")),
+        *(pytest.param(start, "towers", marks=pytest.mark.long) for start in ("deepct", "late", "reader", "reranker")),
+        ("seq2seq", "towers"),
         ("mlm", "late"),
     ],
 )

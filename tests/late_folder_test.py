@@ -221,6 +221,7 @@ def test_training_starts_from_a_folder(made, folder, inputs, tmp_path):
         recipe_of(run.config).check_run(run)
 
 
+@pytest.mark.long
 def test_one_line_trains_a_folder_on_pairs(folder, tmp_path):
     """Sizes, vocabulary, markers and lengths are the folder's, as far as the experiment's lengths go."""
     config = one_line(f"colbert:local:{folder}", tmp_path)

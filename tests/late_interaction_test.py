@@ -56,7 +56,7 @@ def test_the_worked_example():
     np.testing.assert_allclose(maxsim(query, both, negative, padded), [[-1.4]], atol=1e-6)
 
 
-@pytest.mark.parametrize("block", [1, 3, 100])
+@pytest.mark.parametrize("block", [pytest.param(1, marks=pytest.mark.long), 3, 100])
 def test_blocks_change_nothing(vectors, block):
     query, counts_BA, document, counts_NL = vectors
     scores = maxsim(*map(jnp.asarray, vectors), block)
@@ -190,7 +190,13 @@ def step(model, loss, chunk_size=0):
     return jax.value_and_grad(value, has_aux=True)
 
 
-@pytest.mark.parametrize(("loss", "layout"), [("maxsim_distillation", dict), ("multi_negative_nll", packed)])
+@pytest.mark.parametrize(
+    ("loss", "layout"),
+    [
+        pytest.param("maxsim_distillation", dict, marks=pytest.mark.long),
+        pytest.param("multi_negative_nll", packed, marks=pytest.mark.long),
+    ],
+)
 def test_a_step_is_the_same_on_eight_devices(batch, model, loss, layout):
     params = parameters_of(model)
     whole = assert_same_on_any_mesh(step(model, loss), params, layout(batch))

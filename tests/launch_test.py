@@ -117,7 +117,7 @@ def test_up_from_nothing_to_a_run(work):
     assert work.argv("pip").count(["python", "-m", "pip", "install", *tpu]) == 2
 
 
-@pytest.mark.parametrize("code", [0, 9])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 9])
 def test_a_days_machine_is_deleted_however_it_ended(work, code):
     active(work)
     work.answer("benchmarks.accelerator", {"code": code})
@@ -151,7 +151,7 @@ def test_up_starts_again(work, arguments, resource, node, codes, keys, message):
     assert work.keys() == keys
 
 
-@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), (["--keep"], 1, []), ([], 2, DELETE), ([], 255, [])])
+@pytest.mark.parametrize("options, code, last", [([], 1, DELETE), (["--keep"], 1, []), ([], 255, [])])
 def test_an_error_of_the_run_ends_it_and_its_slice(work, options, code, last):
     """But for a connection that is lost: the run may go on."""
     work.answer("queued-resources describe", {"out": "ACTIVE"})

@@ -49,14 +49,14 @@ def gradients_in_float64(x, readout):
 def test_values_and_gradients_are_those_of_float64(x, tolerance):
     layer, readout = norm(), RANDOM.normal(size=x.shape)
     x32 = jnp.asarray(x, jnp.float32)
-    np.testing.assert_allclose(layer(x32), defined(x, SCALE, BIAS), rtol=0, atol=10 * tolerance)
+    np.testing.assert_allclose(nnx.jit(layer)(x32), defined(x, SCALE, BIAS), rtol=0, atol=10 * tolerance)
 
     graphdef, state = nnx.split(layer)
 
     def loss(state, x):
         return (nnx.merge(graphdef, state)(x) * jnp.asarray(readout, jnp.float32)).sum()
 
-    of_parameters, of_x = jax.grad(loss, argnums=(0, 1))(state, x32)
+    of_parameters, of_x = jax.jit(jax.grad(loss, argnums=(0, 1)))(state, x32)
     found = of_x, of_parameters["scale"][...], of_parameters["bias"][...]
     for ours, theirs in zip(found, gradients_in_float64(x, readout), strict=True):
         assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs)

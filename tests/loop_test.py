@@ -87,7 +87,7 @@ def whole(tmp_path_factory):
     return functools.cache(lambda steps: run(tmp_path_factory.mktemp("whole") / "checkpoints", steps)[0])
 
 
-@pytest.fixture(params=["disk", "store"])
+@pytest.fixture
 def place(request, tmp_path):
     """A folder for checkpoints."""
     if request.param == "disk":
@@ -108,7 +108,7 @@ def test_steps_with_other_metrics_are_kept_and_averaged_apart(tmp_path):
     assert loop._means(again.steps, 3) == {"loss": 3.0, "recall": 0.75, "spread": 3.0, "skipped": 0.0}
 
 
-@pytest.mark.parametrize("stop", [10, 13])
+@pytest.mark.parametrize(("place", "stop"), [("disk", 13), ("store", 10)], indirect=["place"])
 def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
     """Also in the line of the log that steps before and behind the stop are of, one of which is skipped."""
     poison = {11: float("nan")}
@@ -125,12 +125,12 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path, place, stop, monkeypatch):
     assert steps_in(place) == [15, 20]
 
 
-@pytest.mark.parametrize("dies", ["checkpoints/10/manifest.json", "checkpoints/10/commit_success.txt", "delete"])
-def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, whole, dies):
+@pytest.mark.parametrize("at", [pytest.param("manifest.json", marks=pytest.mark.long), "commit_success.txt", "delete"])
+def test_a_step_that_is_not_whole_on_a_store_is_left_out(tmp_path, whole, at):
     """The machine dies before the step is sealed, before it counts, or while an older one is deleted."""
     bucket = toy_store.bucket(tmp_path / "bucket")
     place = Store(toy_store.URL).path / "checkpoints"
-    kind, name = ("delete", "checkpoints/5/state") if dies == "delete" else ("write", dies)
+    kind, name = ("delete", "checkpoints/5/state") if at == "delete" else ("write", f"checkpoints/10/{at}")
     bucket.fails = toy_store.dies_at(kind, name)
     with pytest.raises(UserError, match="the machine is gone"):
         run(place, 20)
@@ -222,10 +222,10 @@ def largest(folder):
     "damage",
     [
         lambda step: flip(largest(step)),
-        lambda step: largest(step).unlink(),
+        pytest.param(lambda step: largest(step).unlink(), marks=pytest.mark.long),
         lambda step: flip(step / "data" / "position.json"),
         lambda step: (step / "manifest.json").unlink(),
-        lambda step: shutil.rmtree(step / "state"),
+        pytest.param(lambda step: shutil.rmtree(step / "state"), marks=pytest.mark.long),
     ],
     ids=["flip", "delete", "position", "manifest", "state"],
 )

@@ -108,6 +108,7 @@ def test_it_is_encoded_exported_and_loaded_merged(finished):
     assert np.abs(start - found).max() > 0.01
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_with_the_same_bits(finished, tmp_path, monkeypatch):
     run = copied(finished, tmp_path / "run")
     shutil.rmtree(run.folder / "checkpoints")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.tiny import make_config
+from support.tiny import CHEAP, make_config
 
 from retrieval.common.errors import UserError
 from retrieval.models.text import Text
@@ -23,7 +23,7 @@ def make_batch(B=8, K=2, E=7):
     return *embeddings, ids, random.normal(size=(B, K)).astype(np.float32), known
 
 
-TOWERS = {"model.normalize": True, "train.matryoshka": (2, 8), "train.temperature": 0.05, "model.embed_dim": 8}
+TOWERS = CHEAP | {"model.normalize": True, "train.matryoshka": (2, 8), "train.temperature": 0.05, "model.embed_dim": 8}
 
 
 def of_towers(**changes):
@@ -52,7 +52,7 @@ def test_towers_are_trained_for_the_sizes_of_the_config_in_chunks_too():
     )(model, *(Text.from_ids(x, 0 * x) for x in rows))
 
     loss = InBatchSoftmax(0.05, log_q=False, matryoshka=(2, 8))
-    expected = loss(query, document[:, None], {"document_id": jnp.arange(8)[:, None]})[0].mean()
+    expected = jax.jit(loss)(query, document[:, None], {"document_id": jnp.arange(8)[:, None]})[0].mean()
     assert whole == pytest.approx(float(expected), rel=1e-4)
     *_, (chunked, of_chunks) = of_towers(**{"train.chunk_size": 2})
     assert chunked == pytest.approx(float(whole), rel=1e-5)
@@ -88,8 +88,8 @@ def test_other_losses_are_those_of_each_size_added_up(loss):
 
     query, document, ids, *_ = make_batch(E=8)
     batch = {"document_id": jnp.asarray(ids)}
-    summed, _ = of({"train.matryoshka": (2, 8)})(query, document, batch)
-    alone = of({"train.matryoshka": ()})
+    summed, _ = jax.jit(of({"train.matryoshka": (2, 8)}))(query, document, batch)
+    alone = jax.jit(of({"train.matryoshka": ()}))
     expected = 0
     for size in (2, 8):
         cut = (x[..., :size] / np.linalg.norm(x[..., :size], axis=-1, keepdims=True) for x in (query, document))

@@ -142,7 +142,7 @@ def whole_and_cut(inputs, prepared, tmp_path_factory):
     return whole, cut
 
 
-@pytest.mark.parametrize(("asked", "last"), [(7, 7), (3, 6)])
+@pytest.mark.parametrize(("asked", "last"), [(7, 7), pytest.param(3, 6, marks=pytest.mark.long)])
 def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, last):
     """It has the parameters that the whole run had then; where it is further than that, it ends at once."""
     whole, cut = whole_and_cut
@@ -161,6 +161,7 @@ def test_an_unfinished_run_ends_early(whole_and_cut, tmp_path, caplog, asked, la
     assert records.details(run, "train")["went on from"] == [last]
 
 
+@pytest.mark.long
 def test_a_length_in_minutes_is_measured_once(inputs, prepared, tmp_path, caplog, monkeypatch):
     """The first steps of a slower machine, or a faster one, change nothing in a run that has begun."""
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path / "run"), 50, **{"train.minutes": 1.0})

@@ -28,7 +28,7 @@ TEXTS = np.where(IS_TEXT, RANDOM.integers(0, 50, (4, 10)), -1).astype(np.int32)
 
 def make_config(**changes):
     config = ict_bfs_wlp.get_config("local")
-    config.model.update(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8)
+    config.model.update(encoder="bow_mlp", num_layers=1, hidden_size=16, mlp_size=32, embed_dim=8)
     config.data.update(query_length=10, document_length=10)
     config.train.temperature = 0.5
     config.update_from_flattened_dict(changes)
@@ -66,7 +66,7 @@ def test_towers_are_trained_for_the_named_loss(name, labelled):
     model, batch, query, document = labelled
     config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.teacher_temperature": 3.0})
     found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
-    expected, _ = OF_TOWERS[name](query, document, batch)
+    expected, _ = jax.jit(OF_TOWERS[name])(query, document, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(metrics["tokens"], (TEXTS >= 0).sum(axis=1) + 30)
 
@@ -85,7 +85,7 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled):
         found[use], _ = jax.jit(recipe_of(config).objective(bind(model)))(
             parameters_of(model), given, jax.random.key(0)
         )
-        expected, _ = InBatchSoftmax(0.5, symmetric=True, other_positives=use)(query, document, given)
+        expected, _ = jax.jit(InBatchSoftmax(0.5, symmetric=True, other_positives=use))(query, document, given)
         np.testing.assert_allclose(found[use], expected, rtol=1e-4, atol=1e-5)
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 

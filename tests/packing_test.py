@@ -228,7 +228,7 @@ def masked_texts(random, rows=EXAMPLES):
     }
 
 
-@pytest.mark.parametrize("recipe", ["autoencoder", "bert"])
+@pytest.mark.parametrize("recipe", [pytest.param("autoencoder", marks=pytest.mark.long), "bert"])
 def test_masked_texts_are_packed_with_their_masked_tokens(recipe):
     packing = Packing(EXAMPLES, {"text": Rows(3, 40, "")}, Rows(1, 11, ""))
     batch, packed = both(np.random.default_rng(0), packing, masked_texts)

@@ -141,6 +141,7 @@ def test_files_are_read_again(asked, tmp_path, form):
     assert read_again(run.negatives / f"{form}.jsonl") == expected != {}
 
 
+@pytest.mark.long
 def test_a_stage_that_is_killed_goes_on(asked, reranker, tmp_path, monkeypatch):
     """It ends with the same bytes, in parts of any size, and embeds and judges nothing twice."""
     changes = {"mine.reranker": reranker, "mine.sampling": "random", "mine.last": 20, "encode.shard_size": 8}

@@ -88,6 +88,7 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     assert counts["step"] == turned(whole) + (int(made[-1].name) - 1) * 3
 
 
+@pytest.mark.long
 def test_a_run_cut_off_at_the_turn_ends_equal(ready, whole, inputs, tmp_path, monkeypatch):
     """The turn's scores are logged, its checkpoint is not there."""
     run = to_train(ready, inputs, tmp_path)
@@ -129,8 +130,9 @@ def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_p
     pair_shards.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
     specials = Specials(Template((1,), (2,), (2,)), 3, 0, 0)
     make = TASKS["quadruplets"].maker(Given(None, specials, {}, {"quadruplets": 1.0}, tmp_path))
-    lengths = {"query": 5, "document": 6, "document_id": 3}
-    drawn = [make(record(simple), tf.constant([0, seed]), lengths)["document_id"].numpy() for seed in range(60)]
+    lengths, of = {"query": 5, "document": 6, "document_id": 3}, record(simple)
+    draw = tf.function(lambda seed: make(of, tf.stack([0, seed]), lengths)["document_id"])
+    drawn = [draw(tf.constant(seed)).numpy() for seed in range(60)]
     assert {row[0] for row in drawn} == {10}
     if firsts:
         assert {row[1] for row in drawn} == firsts and {row[2] for row in drawn} == seconds

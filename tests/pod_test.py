@@ -141,7 +141,8 @@ cli.run(main)
 """
 
 
-@pytest.mark.parametrize("signalled", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_after_the_last_step_stops_all(signalled):
     """JAX's sync point lies behind that step, where nobody asks for it."""
     with ending(processes(["-c", LAST_STEP], 2)) as started:

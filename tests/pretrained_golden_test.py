@@ -42,7 +42,9 @@ def encode(model, text):
     return model.encoder(text, dropout_key=None)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long) if n.startswith("bert_s") else n for n in MODELS]
+)
 def test_hidden_states_poolings_and_logits_are_those_of_pytorch(name):
     model = load(GOLDEN / name)
     for kind in ("padded", "long"):

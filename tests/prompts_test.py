@@ -52,7 +52,7 @@ def with_prompts(folder, query, document):
     return retrieval.load(other)
 
 
-@pytest.mark.parametrize("includes", [True, False])
+@pytest.mark.parametrize("includes", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_named_prompt_is_as_if_it_were_the_only_one(bases, includes):
     model = retrieval.load(bases[includes])
     assert model.prompts == PROMPTS

@@ -150,7 +150,11 @@ def test_a_killed_encode_goes_on_to_the_same_bytes(coded, trained, toy, tmp_path
     assert ours["details"] == theirs["details"] and ours["outputs"] == theirs["outputs"]
 
 
-@pytest.mark.parametrize(("form", "where"), [({}, "its base"), (CODED, "the run itself")], ids=["float32", "int8"])
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [pytest.param({}, "its base", marks=pytest.mark.long), (CODED, "the run itself")],
+    ids=["float32", "int8"],
+)
 def test_changed_documents_cost_their_own_encoding(trained, toy, tmp_path, caplog, where, form):
     """The vectors of one document in 60 are made, and all others copied. A killed run ends the same."""
     docs = shutil.copytree(toy, tmp_path / "toy")

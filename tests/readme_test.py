@@ -132,7 +132,10 @@ def execute(arguments):
     main.main(cli.parse_flags(["main", *arguments]))
 
 
-@pytest.mark.parametrize("place", ["runs/tuned", "runs/pairs", "runs/wiki", "runs/nfcorpus", "runs/published"])
+LONG = [pytest.param(f"runs/{place}", marks=pytest.mark.long) for place in ("tuned", "pairs", "wiki", "nfcorpus")]
+
+
+@pytest.mark.parametrize("place", [*LONG, "runs/published"])
 def test_the_commands_of_a_run(place, run, home):
     for number in numbers(place):
         run(number)
@@ -193,6 +196,7 @@ def notes(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_notebook_runs_to_its_last_cell(notes, monkeypatch, capsys):
     typed = iter(["where does the red fox live", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))

@@ -140,6 +140,7 @@ def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
         assert drawn <= allowed[tuple(query[query >= 0].tolist())]
 
 
+@pytest.mark.long
 def test_a_run_cut_off_around_refreshes_ends_the_same(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
     # In the middle of the first: half of the candidates are cut up.

@@ -37,6 +37,7 @@ def published(folder, sets, files, **changes):
     return make_run(folder, config, **changes)
 
 
+@pytest.mark.long
 def test_depths_of_monobert_are_those_of_the_official_scorer(shared_data, tmp_path):
     """105 queries of MS MARCO's dev set, and the first 1,000 of BM25 in monoBERT's order."""
     folder, dev = shared_data / "msmarco" / "rerank_runs", shared_data / "msmarco" / "dev_small"

@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from support.tiny import execute, make_run
 
 import retrieval
@@ -83,10 +84,11 @@ def test_its_model_reranks_from_python(trained):
     documents = [Candidate(str(place), "", text) for place, text in enumerate(texts)] + [Candidate("a", "Fox", "grass")]
     ours = JoinedRows(vocabulary, data.document_length, data.query_length)
     _, reranker = trained_run.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
-    expected = {}
+    expected, scores_of = {}, nnx.jit(lambda model, text: model.scores(text))
     for document, ids in zip(documents, ours.of(ours.begin(["what does the red fox eat?"]) * 4, documents)):
         ids_1L = np.array([ids], np.int32)
-        expected[document.id] = reranker.scores(Text.from_ids(ids_1L, token_types(ids_1L, vocabulary.sep_id))).item()
+        text = Text.from_ids(ids_1L, token_types(ids_1L, vocabulary.sep_id))
+        expected[document.id] = scores_of(reranker, text).item()
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)
     assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []

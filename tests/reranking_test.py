@@ -2,11 +2,9 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.methods.reranker.loss import BinaryCrossEntropy, ClassCrossEntropy
 from retrieval.training.objectives.distillation import KLDivergence, MarginMSE
@@ -71,17 +69,6 @@ def test_losses_of_candidates_are_those_of_the_loops(name, K):
     np.testing.assert_array_equal(metrics["recall@1"], hits)
     np.testing.assert_allclose(metrics["spread"], spreads, atol=1e-5)
     assert 0 < hits.mean() < 1
-
-
-def test_candidate_losses_and_gradients_are_equal_on_any_mesh():
-    """All in one program."""
-
-    def loss(scale, batch):
-        score, teacher, ids = batch
-        found = [of(score * scale, teacher, ids) for of in LOSSES.values()]
-        return sum(values.mean() for values, _ in found), found
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.float32(0.7), batch())
 
 
 def test_temperatures_divide_the_scores_of_the_student_or_the_teacher():

@@ -16,6 +16,7 @@ def test_keys_are_those_of_flax(seed):
         assert draw(ours) == draw(flax_own)
 
 
+@pytest.mark.long
 def test_a_traced_model_has_the_parameters_that_flax_would_draw():
     def parameters(rngs):
         return jax.jit(lambda: nnx.state(Transformer(TransformerConfig(9, 2, 8, 2, 16, 4), rngs=rngs(3))))()

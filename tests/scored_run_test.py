@@ -62,7 +62,7 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize("loss", ["kl_divergence", "margin_mse"])
+@pytest.mark.parametrize("loss", ["kl_divergence", pytest.param("margin_mse", marks=pytest.mark.long)])
 def test_a_list_with_scores_is_distilled_without_another_file(tmp_path, loss):
     run = make_run(tmp_path, LISTS, **{"train.loss": loss, "data.negatives": 2})
     execute(run)
@@ -161,6 +161,7 @@ def test_a_data_set_of_the_hub_is_trained_on_and_its_commit_recorded(tmp_path, m
     hub_datasets.local.cache_clear()
 
 
+@pytest.mark.long
 def test_a_source_of_several_has_the_scores_of_its_records(tmp_path):
     """Beside one of pairs, with a loss of its own. Nothing is validated on where a source has pairs with a score."""
     write(tmp_path / "lists.jsonl", "\n".join(map(json.dumps, LISTS)))

@@ -33,9 +33,9 @@ def assert_close(actual, expected, atol):
 @pytest.mark.parametrize(
     ("changes", "sizes"),
     [
-        ({"model.tied": True}, [4]),
+        pytest.param({"model.tied": True}, [4], marks=pytest.mark.long),
         (QWEN3, [8]),
-        (MASKED, [4]),
+        pytest.param(MASKED, [4], marks=pytest.mark.long),
         pytest.param(LORA, [4], marks=pytest.mark.long),
         pytest.param(CHUNKS, [2, 8], marks=pytest.mark.long),
         pytest.param(AUTOENCODER, [4], marks=pytest.mark.long),
@@ -108,6 +108,7 @@ def test_a_model_is_whole_in_the_hosts_memory_alone(monkeypatch):
     assert_shared(state.params, 8)
 
 
+@pytest.mark.long
 def test_a_sharded_step_takes_fewer_bytes():
     whole, shared = (compiled(fsdp, **BOW) for fsdp in (1, 8))
     sizes = [program.memory_analysis().argument_size_in_bytes for program in (whole, shared)]

@@ -119,6 +119,7 @@ def test_packed_rows_are_refused(inputs, tmp_path):
         preflight.check(run, run.config.stages)
 
 
+@pytest.mark.long
 def test_queries_without_an_encoder(inputs, trained, tmp_path):
     """Their weights come from the labelled pairs, and are trained."""
     changes = {"model.sparse_queries": "idf", "base": str(trained.folder), "loop.validate_every": 0}
@@ -209,6 +210,7 @@ def test_other_folders_are_refused(exported, file, change, message):
         SparseFolder.open(exported)
 
 
+@pytest.mark.long
 def test_one_line_trains_a_folder_on_pairs(exported, tmp_path):
     """An embedder has lost the head that weighs tokens: that is said before any stage."""
     config = one_line(f"splade:local:{exported}", tmp_path)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.methods.splade.activations import activations
 from retrieval.methods.splade.model import Splade
@@ -34,7 +33,7 @@ def test_a_worked_example():
     np.testing.assert_array_equal(np.rint(100 * matrix.toarray()), [[139, 0, 41]])
 
 
-@pytest.mark.parametrize("block", [3, 64])
+@pytest.mark.parametrize("block", [3, pytest.param(64, marks=pytest.mark.long)])
 def test_blocks_change_nothing(block):
     """Values and gradients of blocks of any size are those of all logits at once; a text of padding is all zeros."""
     random = np.random.default_rng(0)
@@ -65,26 +64,6 @@ def test_regularizers_are_of_the_global_batch():
     np.testing.assert_allclose(jax.grad(flops)(weight_BV), np.full((4, 2), 0.5))
     assert [float(strength(jnp.int32(step), 4)) for step in (0, 1, 3, 9)] == [1 / 16, 1 / 4, 1, 1]
     assert float(strength(jnp.int32(0), 0)) == 1
-
-
-def test_any_number_of_devices_gives_the_same():
-    """Weights, regularizers and their gradients, by the table of queries and by the encoder."""
-    model = Splade(CONFIG, "idf", rngs=nnx.Rngs(0))
-    graphdef, state = nnx.split(model, nnx.Param)
-    random = np.random.default_rng(1)
-    state["idf"][...] = jnp.asarray(random.normal(size=20).astype(np.float32))
-    ids = np.where(np.arange(6) < random.integers(2, 7, (8, 1)), random.integers(1, 20, (8, 6)), -1).astype(np.int32)
-
-    def objective(params, batch):
-        return jax.value_and_grad(loss)(params, batch)
-
-    def loss(params, batch):
-        text = Text.from_ids(batch["ids"], jnp.zeros_like(batch["ids"]))
-        model = nnx.merge(graphdef, params)
-        query_BV, document_BV = model.encode_query(text, None), model.encode_document(text, None)
-        return (query_BV * document_BV).sum() + flops(query_BV) + l1(document_BV)
-
-    assert_same_on_any_mesh(objective, state, {"ids": ids})
 
 
 def test_queries_without_an_encoder_weigh_each_token_once():

@@ -27,7 +27,12 @@ OTHERS = ["pretraining_tasks.py:paper,nq", "proqa.py:paper", "quadruplet.py:pape
 OTHERS = [f"--config=configs/studies/{name} --workdir=runs/x --config.corpus=dump.xml" for name in OTHERS]
 
 
-@pytest.mark.parametrize("command", FIRST + OTHERS)
+STUDIES = {re.search(r"studies/(\w+)\.py", command)[1]: command for command in FIRST}.values()  # of each study
+
+
+@pytest.mark.parametrize(
+    "command", [one if one in STUDIES else pytest.param(one, marks=pytest.mark.long) for one in FIRST + OTHERS]
+)
 def test_a_command_names_a_study_and_runs_of_it(command, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     forget_flags()

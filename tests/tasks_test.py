@@ -92,13 +92,13 @@ def test_shapes_and_types(corpus):
 def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     """Also where they go on from a position that was saved."""
     name = register(corpus, ict=1.0, wlp=1.0)
-    iterator = batches(corpus, name, lanes=2)
+    iterator = batches(corpus, name, lanes=1)
     first = take(iterator, 3)
     iterator.save(tmp_path)
     rest = take(iterator, 3)
-    again = batches(corpus, name, lanes=2)
+    again = batches(corpus, name, lanes=1)
     assert equal([*first, *rest], take(again, 6))
-    assert not equal(first, take(batches(corpus, name, seed=1, lanes=2), 3))
+    assert not equal(first, take(batches(corpus, name, seed=1, lanes=1), 3))
     again.restore(tmp_path)
     assert equal(rest, take(again, 3))
 
@@ -113,7 +113,7 @@ def test_ict_and_bfs_draw_different_passages_at_once(corpus):
 
 def test_same_batches_whatever_the_number_of_devices(corpus):
     name = register(corpus, ict=1.0)
-    assert equal(take(batches(corpus, name, devices=8), 3), take(batches(corpus, name, devices=1), 3))
+    assert equal(*(take(batches(corpus, name, lanes=1, devices=devices), 3) for devices in (8, 1)))
 
 
 def be_one_of_two_hosts(monkeypatch, ids):
@@ -190,13 +190,13 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
 def test_a_position_of_packed_rows_is_refused_without_them(corpus, tmp_path):
     """They are left out by themselves where the devices do not divide the lanes."""
     name = register(corpus, ict=1.0)
-    batches(corpus, name, lanes=2).save(tmp_path)
+    batches(corpus, name, lanes=1).save(tmp_path)
     (tmp_path / "lane-00000.waiting.npz").touch()
     with pytest.raises(UserError, match=r"began with packed rows, .* does not divide config\.data\.lanes"):
-        batches(corpus, name, lanes=2).restore(tmp_path)
+        batches(corpus, name, lanes=1).restore(tmp_path)
 
 
-@pytest.mark.parametrize("rates", [{"bfs": 1.0}, {"ict": 1e-9, "bfs": 1.0}])
+@pytest.mark.parametrize("rates", [pytest.param({"bfs": 1.0}, marks=pytest.mark.long), {"ict": 1e-9, "bfs": 1.0}])
 def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rates):
     """Also where a task begins in the middle of a file, since another begins at its start."""
     register(corpus, **rates)
@@ -213,7 +213,7 @@ def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rate
 
 def test_log_q_sums_to_one_over_the_passages(corpus, labelled):
     """Those of labelled pairs, too."""
-    for rates in ({"ict": 1.0, "bfs": 2.0, "wlp": 0.5}, {"ict": 1.0, "pairs": 1.0}):
+    for rates in ({"bfs": 2.0, "wlp": 0.5}, {"ict": 1.0, "pairs": 1.0}):
         name, _ = register_tasks(corpus, rates, labelled=labelled[0])
         assert name == "+".join(rates)
         values = {}
@@ -293,7 +293,7 @@ def held_out(corpus):
     return ids, sentences
 
 
-@pytest.mark.parametrize("name", TASK_LENGTHS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n != "ict" else n for n in TASK_LENGTHS])
 def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, epochs, name):
     """In no field of an example, though many stand in leads that are asked with, and some in other passages."""
     folder, vocabulary, statistics = corpus
@@ -310,7 +310,7 @@ def test_training_reads_no_sentence_that_is_held_out(corpus, held_out, epochs, n
     assert not found and len(everything) > 10
 
 
-@pytest.mark.parametrize("name", ["ict", "bfs", "wlp"])
+@pytest.mark.parametrize("name", ["ict", *(pytest.param(name, marks=pytest.mark.long) for name in ("bfs", "wlp"))])
 def test_validation_has_the_held_out_passages_alone(corpus, held_out, epochs, name):
     examples, _ = epoch_of(corpus, name, held_out=SHARE, validation=True)
     everything = {int(example["document_id"][0]) for example in epochs(name)}
@@ -371,7 +371,7 @@ def labelled_digest(text):
     return digest(Candidate("", "", text)).hex()
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [pytest.param(False, marks=pytest.mark.long), True])
 def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
     """The expectation over the draws, by hand, and over many epochs; a lone positive fills the places of negatives."""
     folder, examples, _ = hard
@@ -426,7 +426,7 @@ def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
         assert seen == {"who sang", "who else"}
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
     lengths, negatives = pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K

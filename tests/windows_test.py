@@ -37,7 +37,7 @@ class Counted:
         return self._index.search(queries_QE, k)
 
 
-@pytest.mark.parametrize("k", [7, 75])
+@pytest.mark.parametrize("k", [7, pytest.param(75, marks=pytest.mark.long)])
 def test_as_the_maximum_over_all_windows(k, monkeypatch):
     monkeypatch.setattr(windows, "_BATCH", 10)
     for seed in range(2):

@@ -17,7 +17,7 @@ def load(folder, switches=None, **settings):
     """An encoder; settings are fields of a `TransformerConfig`, and switches take the place of the folder's."""
     opened = EncoderFolder.open(folder)
     sizes = {**opened.sizes, "architecture": opened.sizes["architecture"].replaced(**(switches or {}))}
-    encoder = Transformer(TransformerConfig(**sizes, dropout=0.0, **settings), rngs=nnx.Rngs(0))
+    encoder = nnx.eval_shape(lambda: Transformer(TransformerConfig(**sizes, dropout=0.0, **settings), rngs=nnx.Rngs(0)))
     state = nnx.state(encoder, nnx.Param)
     nnx.replace_by_pure_dict(state, opened.encoder(nnx.to_pure_dict(state)))
     nnx.update(encoder, state)
