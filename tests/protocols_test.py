@@ -171,7 +171,9 @@ def test_texts_of_requests_that_come_together_are_embedded_together():
     engine = Engine(lambda: made(model=towers), LIMITS)
 
     async def ask():
-        first, *others = [engine.embed("document", texts, None, np.ndarray.tolist, "input") for texts in requests]
+        first, *others = [
+            engine.embed("document", texts, None, lambda found: np.stack(found).tolist(), "input") for texts in requests
+        ]
         running = [asyncio.ensure_future(first)]
         await asyncio.to_thread(towers.began.wait, 10)
         running += map(asyncio.ensure_future, others)

@@ -53,7 +53,7 @@ def _maxsim(sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     vectors_QAE = _unit(rng.standard_normal((count, sizes["query_tokens"], E), np.float32))
     queries = Queries(vectors_QAE, np.ones(vectors_QAE.shape[:2], bool))
     documents_NLE = _unit(rng.standard_normal((sizes["documents"], sizes["tokens"], E), np.float32))
-    yield from _turns(lambda: late.ranked(queries, documents_NLE, sizes["tokens"], sizes["k"]), count)
+    yield from _turns(lambda: late.ranked(queries, late.InMemory(documents_NLE), sizes["tokens"], sizes["k"]), count)
     yield {"MB of the device": training.peak_device_mb()}
 
 

@@ -24,7 +24,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.search.sharded_map import Shards
 
     stored, texts = (TokenStore(Path(settings["tokens"]), name) for name in ("candidates", "queries"))
-    exact_QK, folder, count = np.load(settings["exact"]), tempfile.TemporaryDirectory(), len(stored)
+    exact_QK, folder, count = np.load(settings["exact"], allow_pickle=False), tempfile.TemporaryDirectory(), len(stored)
     some = np.random.default_rng(0).choice(count, min(count, 1 + int(16 * (120 * count) ** 0.5)), replace=False)
 
     def build() -> TokenStore:

@@ -20,10 +20,10 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         texts = []
         for path in sorted(Path(settings["tokens"]).glob(f"{name}-*-of-?????.npy")):
             sizes = json.loads(path.with_suffix(".texts.json").read_text())["vectors"]
-            texts += torch.from_numpy(np.load(path).astype(np.float32)).split(sizes)
+            texts += torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float32)).split(sizes)
         return texts[:most]
 
-    exact, folder = np.load(settings["exact"]), tempfile.TemporaryDirectory()
+    exact, folder = np.load(settings["exact"], allow_pickle=False), tempfile.TemporaryDirectory()
     queries, index = read("queries", len(exact)), FastPlaid(folder.name, device="cpu")
     _, seconds = timed(lambda: index.create(read("candidates"), nbits=2))
     megabytes = sum(path.stat().st_size for path in Path(folder.name).rglob("*") if path.is_file()) / 1e6

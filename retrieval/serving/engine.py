@@ -104,7 +104,7 @@ class Engine:
     def reranker(self) -> PairScorer:
         """The one that scores."""
         if not (reranker := self.service.reranker):
-            raise RefusedError(404, "the server has no reranker: name one in config.serve.reranker, or a --model")
+            raise RefusedError(404, "the server has no reranker: name one in --config.serve.reranker")
         return reranker
 
     @property
