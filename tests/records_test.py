@@ -71,6 +71,8 @@ FLAT = [
     ({"premise": "q", "hypothesis": "a", "label": 2}, Example("q", (), texts("a"))),
     ({"premise": "q", "hypothesis": "a", "label": "contradiction"}, Example("q", (), texts("a"))),
     ({"sentence1": "q", "sentence2": "a"}, Example("q", texts("a"))),
+    ({"query": "q", "document": "a", "label": False}, Example("q", (), texts("a"))),
+    ({"query": "q", "document": "a", "label": 0.0}, Example("q", (), texts("a"))),
 ]
 
 

@@ -14,10 +14,9 @@ from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.labelled.record_fields import CLASS, DOCUMENTS, TUPLE, TWO, Layout, Shape
-from retrieval.data.labelled.record_values import ALIKE, NEITHER
+from retrieval.data.labelled.record_values import ALIKE, NEITHER, OF_TWO, class_name
 from retrieval.data.sets.beir import Candidate
 
-_JUDGEMENTS = (0, 1, "0", "1")
 Record = dict[str, Any]
 Records = Iterator[tuple[str, Record, Layout]]
 
@@ -116,7 +115,7 @@ def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: C
         scores = record_values.scores(values, len(documents), len(negatives), at)
     if layout.kind == DOCUMENTS:
         documents, negatives, scores = _of_list(record, layout, documents, scores, at)
-    elif layout.labels and not negatives and (layout.kind == TWO or record[layout.labels] in _JUDGEMENTS):
+    elif layout.labels and not negatives and (layout.kind == TWO or class_name(record[layout.labels]) in OF_TWO):
         is_of_premises = layout.query == record_fields.PREMISES[0]
         if (verdict := record_values.verdict(record[layout.labels], layout.labels, is_of_premises, at)) == NEITHER:
             counts.leave_out("pairs of a class that says nothing, such as neutral", at)

@@ -19,7 +19,8 @@ _VERDICTS = {
 }
 _OF_PREMISES = {"0": ALIKE, "1": NEITHER, "2": UNLIKE}  # as SNLI and MNLI number them
 _BOOLEANS = {"true": 1, "false": 0}
-_OF_TWO = {"1": ALIKE, "0": UNLIKE}
+OF_TWO = {"1": ALIKE, "0": UNLIKE, "true": ALIKE, "false": UNLIKE}
+_WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
 
 
 def items(value: Any) -> list[Any]:
@@ -96,6 +97,11 @@ def judgements(value: Any, field: str, documents: int, at: str) -> list[bool]:
     return [scalars.score(value, f"{field} {number}", at) > 0 for number, value in enumerate(values, 1)]
 
 
+def class_name(value: Any) -> str:
+    """A class as it is compared: 1.0, True and "Not entailment" are '1', 'true' and 'not_entailment'."""
+    return _WITHOUT_FRACTION.sub("", str(value).strip().lower().replace(" ", "_"))
+
+
 def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:
     """ALIKE, NEITHER or UNLIKE: what the class of a pair of texts says.
 
@@ -105,10 +111,8 @@ def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:
     Raises:
       UserError: it is no known class.
     """
-    is_whole = type(value) is float and value.is_integer()
-    whole = int(value) if is_whole or (type(value) is bool and not of_premises) else value
-    name = str(whole).strip().lower().replace(" ", "_")
-    known = _VERDICTS | (_OF_PREMISES if of_premises else _OF_TWO)
+    name = class_name(value)
+    known = _VERDICTS | (_OF_PREMISES if of_premises else OF_TWO)
     if name not in known:
         means = "0 (entailment), 1 (neutral) or 2 (contradiction)" if of_premises else "1 (alike) or 0"
         raise UserError(
