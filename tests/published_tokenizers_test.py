@@ -138,6 +138,7 @@ def dropping():
 
 OTHER = {"type": "Other"}
 GROWS = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40}
+BYTES = {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 6}
 LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
 
 
@@ -152,7 +153,9 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
         (framed("[CLS] $A:1 [SEP]"), {}, "another token type than 0"),
         (edited(normalizer=GROWS), {}, r"its normalizer makes \d+ characters of one, and 64 is the most"),
         (edited(normalizer={**GROWS["normalizers"][0], "content": "a" * 2**20}), {}, "makes 1048576 characters of"),
+        (edited(pre_tokenizer=BYTES), {}, "makes 1024 characters of one"),
         (framed("[SEP] " * 300 + "$A"), {}, "post_processor .* or more than 256"),
+        (framed("[SEP] " * 2000 + "$A"), {}, "post_processor is many times longer than any"),
         (dropping(), {}, "tokenizer.json: with model.dropout a text has other ids each time"),
         (pipeline(), [], r"tokenizer_config\.json: not a JSON object"),
     ],

@@ -25,6 +25,8 @@ FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": T
 _MOST_HOLES = 1000  # ids without a token
 _MOST_GROWTH = 64  # characters that a normalizer makes of one
 _MOST_AROUND = 256  # tokens around a text
+# Normalizers that make several characters of one, over and over where others bring that one back.
+_EXPANDING = {"BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled"}
 
 
 def read(path: Path) -> Config:
@@ -85,10 +87,13 @@ def check_growth(config: Config) -> None:
     Raises:
       ValueError: it may.
     """
-    growth, parts = 1.0, [config.get("normalizer")]
+    growth, parts, seen = 1.0, [config.get("normalizer"), config.get("pre_tokenizer")], set[str]()
     while parts:
         part = parts.pop() or {}
-        parts += part.get("normalizers") or []
+        parts += part.get("normalizers") or part.get("pretokenizers") or []
+        kind = str(part.get("type"))
+        growth *= 4 if kind in _EXPANDING & seen else 1
+        seen.add(kind)
         content = part.get("content", part.get("prepend")) or ""
         pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
         growth *= max(1.0, len(content) / len(pattern))
@@ -176,6 +181,8 @@ def _around(processor: Any, ids: set[int]) -> tuple[list[int], list[int], PairTe
     Raises:
       ValueError: it is of no kind that is known, or does something else, too.
     """
+    if len(json.dumps(processor)) > 1 << 14:  # 100,000 tokens take the library seconds
+        raise ValueError("post_processor is many times longer than any that is known")
     model = {"type": "WordLevel", "vocab": {"a": 2**32 - 1}, "unk_token": "a"}  # an id that no other token has
     try:
         probe = Tokenizer.from_str(json.dumps({"added_tokens": [], "model": model, "post_processor": processor}))
