@@ -265,6 +265,13 @@ def test_other_modules_are_refused_by_name(folder, kind, package, message):
         retrieval.load(folder)
 
 
+def test_more_modules_than_any_folder_has_are_refused(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules + modules[-1:] * 100))
+    with pytest.raises(UserError, match=r"modules\.json: not 1 to 100 modules"):
+        retrieval.load(folder)
+
+
 def test_a_run_may_keep_fewer_dimensions_than_the_one_it_starts_from(base, tmp_path):
     start = {"train.init_from": str(base.parent), "model.truncate_dim": 6}
     run = exported.work_directory(tmp_path / "run", shift=0, **MEAN, **start)

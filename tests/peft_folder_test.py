@@ -68,7 +68,7 @@ def test_a_saved_head_takes_the_place_of_the_bases(adapter):
     head = np.full((3, 16), 2, np.float32)
     with_tensors(adapter, lambda tensors: tensors | {"base_model.model.classifier.weight": head})
     with pytest.raises(UserError, match=r"its adapter has classifier\.weight, and"):
-        EncoderFolder.open(adapter)
+        EncoderFolder.open(changed(adapter, modules_to_save=5))
     assert EncoderFolder.open(changed(adapter, modules_to_save=["classifier"])).classes == 3
     np.testing.assert_array_equal(EncoderFolder.open(adapter)._tensors["classifier.weight"], head)
 
@@ -96,6 +96,7 @@ def test_a_saved_table_may_have_more_tokens_than_its_base(adapter):
         ({"rank_pattern": {"(a+)+": 2}}, r"rank_pattern has '\(a\+\)\+', and names of modules alone"),
         ({"base_model_name_or_path": "/nowhere/base"}, "stands on '/nowhere/base', and there is no such folder"),
         ({"base_model_name_or_path": None}, "no base_model_name_or_path"),
+        ({"rank_pattern": dict.fromkeys(map("layer.{}".format, range(400_000)), 2)}, "more than 4194304 bytes"),
         ({"base_model_name_or_path": "."}, "it stands on another adapter"),
     ],
 )

@@ -84,7 +84,7 @@ class Adapter:
         """
         merged = {**tensors}
         for name, tensor in self.saved.items():
-            ours = self._of(name, tensors, name if set(self.added) & set(name.split(".")) else "")
+            ours = self._of(name, tensors, name if any(part in self.added for part in name.split(".")) else "")
             if ours in tensors and tensors[ours].shape[1:] != tensor.shape[1:]:
                 theirs = list(tensors[ours].shape)
                 raise UserError(f"{self.path}: {name} is {list(tensor.shape)}, and its base has {theirs}: {_ANOTHER}")
@@ -132,7 +132,8 @@ def read(folder: Path) -> Adapter:
         matrices[module] = pair["A"], pair["B"], alpha_of(module) / (rank**0.5 if config.get("use_rslora") else rank)
     if not matrices and not saved:
         raise UserError(f"{place}: no adapter there; copy it again")
-    return Adapter(folder, matrices, saved, [name for name in config.get("modules_to_save") or [] if type(name) is str])
+    added = config.get("modules_to_save")
+    return Adapter(folder, matrices, saved, added if isinstance(added, list) else [])
 
 
 def write(

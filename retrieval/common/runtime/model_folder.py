@@ -23,6 +23,7 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _ENTRY = {"idx", "name", "path", "type"}
 _LONGEST = 255  # bytes of a name that file systems take
+_LARGEST, _MOST = 1 << 22, 100  # bytes of an adapter's settings, and modules, far beyond any that is published
 # No path leads out of the folder; they are of ASCII.
 _PATH = re.compile(r"(\w[\w.-]*|\.)?", re.ASCII)
 _PACKAGES = ("sentence_transformers.", "pylate.models.")  # PyLate's are of late interaction
@@ -53,8 +54,8 @@ def modules(folder: Path) -> list[Module]:
     """
     path = folder / MODULES
     entries = files.read_json(path)
-    if not isinstance(entries, list) or not entries or not all(map(_is_entry, entries)):
-        raise UserError(f"{path}: not a list of modules, with a type and a path in this folder each; copy it again")
+    if not isinstance(entries, list) or not 0 < len(entries) <= _MOST or not all(map(_is_entry, entries)):
+        raise UserError(f"{path}: not 1 to {_MOST} modules, with a type and a path in this folder each; copy it again")
     for entry in entries:
         if entry.keys() - _ENTRY or not entry["type"].startswith(_PACKAGES):
             what = f"the module {entry['type'][:80]!r} has settings or code of its own, which are not run here"
@@ -81,6 +82,8 @@ def base_of(folder: Path) -> Path | None:
     path = folder / ADAPTER
     if not path.is_file():
         return None
+    if path.stat().st_size > _LARGEST:
+        raise UserError(f"{path}: has more than {_LARGEST} bytes, and no adapter needs so many; copy it again")
     record = files.read_json(path)
     record = record if isinstance(record, dict) else {}
     name, revision = record.get("base_model_name_or_path"), record.get("revision")
@@ -89,7 +92,7 @@ def base_of(folder: Path) -> Path | None:
     places = [place for place in (Path(name), folder / name) if place.is_dir()]
     base = places[0] if places else None
     if not base and (name.startswith((".", "/", "~")) or name.count("/") != 1):
-        raise UserError(f"{path}: the adapter stands on {name!r}, and there is no such folder: write there where it is")
+        raise UserError(f"{path}: the adapter stands on {name[:99]!r}, and there is no such folder: write where it is")
     base = base or hub.local(f"{hub.PREFIX}{name}" + (f"@{revision}" if isinstance(revision, str) else ""))
     if (base / ADAPTER).is_file():
         raise UserError(f"{path}: it stands on another adapter, {base}; take one that stands on a whole model")

@@ -91,8 +91,7 @@ def check_growth(config: Config) -> None:
     while parts:
         part = parts.pop() or {}
         parts += part.get("normalizers") or part.get("pretokenizers") or []
-        kind = str(part.get("type"))
-        growth *= 4 if kind in _EXPANDING & seen else 1
+        growth *= 4 if (kind := str(part.get("type"))) in _EXPANDING & seen else 1
         seen.add(kind)
         content = part.get("content", part.get("prepend")) or ""
         pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
