@@ -176,6 +176,23 @@ cli.run(main)
 """
 
 
+JOINING = """
+import os, jax
+from retrieval import cli
+from retrieval.common.runtime import hosts
+index, number = jax.process_index, 15 if os.environ["JAX_PROCESS_ID"] == "0" else 0
+jax.process_index = lambda: (os.kill(os.getpid(), number), index())[1]
+cli.run(lambda _: (hosts.connect(), hosts.tell_all(int)))
+"""
+
+
+@pytest.mark.long
+def test_a_signal_while_hosts_join_stops_all():
+    """The devices of one are not known to the others yet, and JAX would end them in its own way."""
+    with ending(processes(["-c", JOINING], 2)) as started:
+        assert [finish(process, timeout=24)[0] for process in started] == [EXIT_CODE] * 2
+
+
 def waiting(hosts, task="sleep"):
     """A pod whose first process has begun its work."""
     started = processes(["-c", WAITING, task], hosts)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import ending, heartbeat, pod
 from retrieval.common.runtime.pod import A_MOMENT, FOREVER, Pod
-from retrieval.common.runtime.signals import EXIT_CODE, PreemptedError
+from retrieval.common.runtime.signals import EXIT_CODE, PreemptedError, deferred
 
 # Seconds that the hosts wait for each other at the start: a slice that was preempted may take long to come back.
 _ARRIVAL = 3600
@@ -33,6 +33,7 @@ Give = Callable[[Any], None]
 _shared: Any = None  # what brings files of all hosts to the first (`gather`), and its own to them (`spread`)
 
 
+@deferred()  # to a host that waits for this one's devices JAX would do what nobody can catch
 def connect() -> None:
     """Joins this process with those of the other hosts; comes before anything else that JAX is asked for.
 
