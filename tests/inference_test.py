@@ -35,8 +35,8 @@ def test_outputs_are_whole_and_compiled_once_for_all_parameters():
         values_RL = model.table[...].at[text.ids_RL].get(out_sharding=jax.typeof(text.ids_RL).sharding)
         return values_RL + text.types_RL, further_B * 2
 
-    of = on_devices().compiled(function)
     for factor in (1, 3):
+        of = on_devices().compiled(function)  # of another model that is built alike
         params = jax.tree.map(lambda leaf, factor=factor: leaf * factor, parameters_of(_Model()))
         values, doubled = of(params)(IDS, FURTHER)
         np.testing.assert_array_equal(values, IDS * factor + token_types(IDS, SEP))

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.common.runtime import devices
 from retrieval.common.runtime.filler import FILLER
 from retrieval.models.text import Text
-from retrieval.recipes.parameters import bind, gather, shardings_of
+from retrieval.recipes.parameters import Bound, bind, gather, shardings_of
 from retrieval.training import sharding
 
 
@@ -34,15 +34,10 @@ class Inference:
         """From parameters to a function of ids [B, L], with the rows spread over the mesh; compiled once per shape.
 
         Args:
-          function: of the model, the text, and further arrays with a row for each of the text's.
+          function: of the model, the text, and further arrays with a row for each of the text's. One of a module (no
+            lambda) is traced once for all models that are built alike.
         """
-        # On every device in the end: a host cannot read what only another's devices have.
-        replicated = sharding.replicated(self.mesh)
-
-        @jax.jit
-        def run(params: Any, ids: jax.Array, types: jax.Array, *further: Any) -> Any:
-            said = function(self._bound(gather(params)), Text.from_ids(ids, types), *further)
-            return jax.tree.map(lambda leaf: jax.reshard(leaf, replicated), said)
+        run = _program(function, self._bound, sharding.replicated(self.mesh))
 
         def of(params: Any) -> Callable[..., Any]:
             with jax.set_mesh(self.mesh):  # once for all batches: a large model takes long to send
@@ -56,6 +51,18 @@ class Inference:
         placed = [sharding.place(x, sharding.batch_sharding(self.mesh)) for x in arrays]
         with jax.set_mesh(self.mesh), devices.alone():
             return jax.tree.map(np.asarray, run(params, *placed))
+
+
+@functools.lru_cache(64)
+def _program(function: Callable[..., Any], bound: Bound, replicated: jax.sharding.Sharding) -> Callable[..., Any]:
+    """The compiled function, whose results are on every device: a host cannot read what only another's have."""
+
+    @jax.jit
+    def run(params: Any, ids: jax.Array, types: jax.Array, *further: Any) -> Any:
+        said = function(bound(gather(params)), Text.from_ids(ids, types), *further)
+        return jax.tree.map(lambda leaf: jax.reshard(leaf, replicated), said)
+
+    return run
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int, place: int = 1) -> np.ndarray:

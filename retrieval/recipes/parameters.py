@@ -1,6 +1,7 @@
 """A model's parameters as trees of arrays, and where a config puts them on its devices."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -40,21 +41,27 @@ def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> An
     return sharding.parameter_shardings(params, mesh, replicate_below=config.mesh.replicate_below, **of)
 
 
-def bind(model: nnx.Module) -> Callable[[Any], Any]:
+@dataclasses.dataclass(frozen=True)
+class Bound:
     """A pure function from parameters (as `parameters_of` gives them) to the model that has them.
 
-    Those of adapters make layers with adapters.
+    Those of adapters make layers with adapters. Functions of models that are built alike are equal.
     """
-    graphdef, state = nnx.split(model, nnx.Param)
 
-    def with_parameters(params: Any) -> nnx.Module:
-        bound, (others, adapters) = jax.tree.map(lambda leaf: leaf, state), lora.divide(params)
+    graphdef: nnx.GraphDef
+    state: Any = dataclasses.field(compare=False)
+
+    def __call__(self, params: Any) -> Any:
+        bound, (others, adapters) = jax.tree.map(lambda leaf: leaf, self.state), lora.divide(params)
         nnx.replace_by_pure_dict(bound, others)
-        made = nnx.merge(graphdef, bound)
+        made = nnx.merge(self.graphdef, bound)
         lora.attach(made, adapters)
         return made
 
-    return with_parameters
+
+def bind(model: nnx.Module) -> Bound:
+    """The function that gives a model other parameters."""
+    return Bound(*nnx.split(model, nnx.Param))
 
 
 def gather(params: Any) -> Any:

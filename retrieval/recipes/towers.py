@@ -15,6 +15,7 @@ from retrieval.data.sets.candidate import Candidate
 from retrieval.data.tokenizers.prefixes import Prefixes, type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
+from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.inference import Inference
@@ -96,8 +97,7 @@ class Embedder:
         model = nnx.eval_shape(lambda: build(looped, len(vocabulary)))
         inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
         # From parameters to a function of ids [B, L] to embeddings [B, E], with the rows spread over the mesh.
-        self.queries = inference.compiled(lambda towers, text: towers.encode_query(text, None))
-        self.documents = inference.compiled(lambda towers, text: towers.encode_document(text, None))
+        self.queries, self.documents = map(inference.compiled, (_encode_query, _encode_document))
         self._config, self._mesh = config, mesh
 
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
@@ -105,6 +105,14 @@ class Embedder:
         longest = longest_text(self._config)
         batch_tokens = enough(self._config.encode.batch_tokens, len(tokens), longest)
         return encode_rows(tokens, tower, batch_tokens, longest, self._mesh.size)
+
+
+def _encode_query(towers: Any, text: Text) -> jax.Array:
+    return towers.encode_query(text, None)
+
+
+def _encode_document(towers: Any, text: Text) -> jax.Array:
+    return towers.encode_document(text, None)
 
 
 def rows_of(

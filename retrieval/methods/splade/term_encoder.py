@@ -15,6 +15,7 @@ from retrieval.common.runtime.model_folder import DOCUMENT, QUERY
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.methods.splade import folder as splade_folder
 from retrieval.methods.splade.model import BY_IDF, Splade
+from retrieval.models.text import Text
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
@@ -39,11 +40,8 @@ class TermEncoder(TextEncoder):
         inference = Inference(self.config, self.model, type_change(self.config.data, self.vocabulary.sep_id), mesh)
         params, self._devices = parameters_of(self.model), mesh.size
 
-        def compiled(encode: Callable) -> Callable[[np.ndarray], np.ndarray]:
-            most = min(_TERMS, self.model.terms or _TERMS)
-            return inference.compiled(lambda model, text: greatest(encode(model, text), most, model.normalize))(params)
-
-        self._towers = {QUERY: compiled(Splade.encode_query), DOCUMENT: compiled(Splade.encode_document)}
+        towers = {QUERY: _query_terms, DOCUMENT: _document_terms}
+        self._towers = {side: inference.compiled(terms)(params) for side, terms in towers.items()}
 
     def embed(self, side: str, rows: Sequence[Sequence[int]], /) -> scipy.sparse.csr_array:
         """The weights of all tokens of the vocabulary, [N, V]."""
@@ -61,6 +59,14 @@ class TermEncoder(TextEncoder):
     def write(self, folder: Path) -> None:
         """Writes the model and its tokenizer into a folder that is there, for sentence-transformers."""
         splade_folder.write(folder, self.model, self.config.data, self.vocabulary)
+
+
+def _query_terms(model: Splade, text: Text) -> jax.Array:
+    return greatest(model.encode_query(text), min(_TERMS, model.terms or _TERMS), model.normalize)
+
+
+def _document_terms(model: Splade, text: Text) -> jax.Array:
+    return greatest(model.encode_document(text), min(_TERMS, model.terms or _TERMS), model.normalize)
 
 
 def greatest(weight_BV: jax.Array, terms: int, normalize: bool = False) -> jax.Array:
