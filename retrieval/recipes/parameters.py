@@ -60,8 +60,9 @@ class Bound:
 
 
 def bind(model: nnx.Module) -> Bound:
-    """The function that gives a model other parameters."""
-    return Bound(*nnx.split(model, nnx.Param))
+    """The function that gives a model other parameters. It keeps the shapes of the model's own alone."""
+    graphdef, state = nnx.split(model, nnx.Param)
+    return Bound(graphdef, jax.eval_shape(lambda leaves: leaves, state))
 
 
 def gather(params: Any) -> Any:
