@@ -13,7 +13,7 @@ from retrieval.data.examples.packing import Packing
 if TYPE_CHECKING:  # peers read pairs too, in an environment that lacks what it imports
     from ml_collections import ConfigDict
 
-    from retrieval.methods.late_interaction.token_marks import Rules
+    from retrieval.methods.late_interaction.token_masks import Rules
 
 Rows = Mapping[str, np.ndarray]
 
@@ -45,13 +45,13 @@ def packed(rows: Rows, packing: Packing) -> Rows:
 
 
 def marked(path: Path, rules: "Rules") -> Path:
-    """The pairs of a file for late interaction, beside it: queries are filled up, and marks say what counts."""
+    """The pairs of a file for late interaction, beside it: queries are filled up, and masks say what is scored."""
     made = path.with_suffix(".marked.npz")
     with np.load(path, allow_pickle=False) as columns, files.atomic(made) as temporary:
-        query_RL, query_marks_RL = rules.of_queries(columns["query"])
-        document_marks_R1L = rules.of_documents(columns["document"])
-        marks = dict(query=query_RL, query_marks=query_marks_RL, document_marks=document_marks_R1L)
-        np.savez(temporary, **{name: columns[name] for name in columns.files} | marks)
+        query_RL, query_mask_RL = rules.of_queries(columns["query"])
+        document_mask_R1L = rules.of_documents(columns["document"])
+        own = dict(query=query_RL, query_mask=query_mask_RL, document_mask=document_mask_R1L)
+        np.savez(temporary, **{name: columns[name] for name in columns.files} | own)
     return made
 
 

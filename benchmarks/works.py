@@ -18,7 +18,7 @@ from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.methods.late_interaction.maxsim_search import ranked
 from retrieval.methods.late_interaction.token_encoder import Queries
-from retrieval.methods.late_interaction.token_marks import Rules
+from retrieval.methods.late_interaction.token_masks import Rules
 from retrieval.methods.late_interaction.token_store import TokenStore
 from retrieval.models.encoder_folder import written_config
 from retrieval.models.transformer_config import TransformerConfig

@@ -153,14 +153,14 @@ def losses_page() -> str:
         text, _, attributes = inspect.cleandoc(loss.__doc__ or "").partition("\nAttributes:\n")
         needs = ["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher
         options = ", ".join(f"`{option}`" for option in loss.options())
-        rows.append((f"[`{name}`](#{name})", text.partition("\n\n")[0], loss.compares, ", ".join(needs), options))
+        rows.append((f"[`{name}`](#{name})", text.partition("\n\n")[0], loss.inputs, ", ".join(needs), options))
         listed = re.sub(r"(?m)^(?=[^ ])", "- ", textwrap.dedent(attributes))
         sections.append(f"## {name}\n\n{text}\n{listed}".rstrip())
     return _page(
         "Losses",
         "`config.train.loss` names one. Two towers may have any but those of classes, which need a reranker. "
         "An option of another loss must have its default, and so must a field that only other recipes read.",
-        _table(("loss", "what it is", "compares", "needs", "options"), rows),
+        _table(("loss", "what it is", "inputs", "needs", "options"), rows),
         "",
         "\n\n".join(sections),
     )

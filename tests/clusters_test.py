@@ -14,7 +14,7 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.methods.clusters import refresh
 from retrieval.recipes.parameters import make_mesh
 from retrieval.runs.fitting import versions
-from retrieval.runs.fitting.refresh_kind import kind_of
+from retrieval.runs.fitting.refresh_kind import refresh_of
 from retrieval.runs.pipeline import preflight
 from retrieval.runs.pipeline.run import Run
 from retrieval.search import kmeans
@@ -58,7 +58,7 @@ def arrays(run, version):
 
 def batches_of(run, version):
     """The document ids of the batches of a version, [T, 8]."""
-    batches = kind_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    batches = refresh_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
     batches.turn_to(version)
     return np.stack([jax.device_get(next(batches)["document_id"])[:, 0] for _ in range(3)])
 
@@ -98,7 +98,7 @@ def test_a_run_cut_off_in_clustering_ends_equal(whole, source, inputs, tmp_path,
 def test_clusters_of_other_pairs_are_refused(whole, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     (run.pairs / "stats.json").write_text((run.pairs / "stats.json").read_text().replace('"pairs": 81', '"pairs": 82'))
-    batches = kind_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    batches = refresh_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"refreshed/00001: clusters of other labelled pairs than .*pairs has now"):
         batches.turn_to(1)
 

@@ -33,7 +33,7 @@ def trained(inputs, tmp_path_factory):
 
 
 def label(vocabulary, text, query):
-    """The targets and counts of token ids, stemmed by Porter."""
+    """The targets and the mask of token ids, stemmed by Porter."""
     continues = [token.startswith("##") for token in vocabulary.tokens]
     special = [vocabulary.tokens.index(token) for token in SPECIAL_TOKENS]
     stems = task.stem_numbers(vocabulary)
@@ -41,17 +41,17 @@ def label(vocabulary, text, query):
 
 
 @pytest.mark.parametrize(
-    ("text", "query", "targets", "counts"),
+    ("text", "query", "targets", "mask"),
     [
         ("[CLS] the red fox eats gr ##ass [SEP]", "what eat foxes", "00011000", "01111100"),
         ("[CLS] red [SEP] gr ##ass ##land eat ##s [SEP]", "gr ##ass ##lands red", "010000000", "010100100"),
         ("[CLS] gr ##ass ##land [UNK] gr ##ass ##land ? [SEP]", "gr ##ass ##land [UNK]", "0100010000", "0100010010"),
     ],
 )
-def test_labels_are_the_words_of_the_query(text, query, targets, counts):
+def test_labels_are_the_words_of_the_query(text, query, targets, mask):
     """On the first piece of words that are one in stem or in spelling."""
     ids = ([VOCABULARY.tokens.index(piece) for piece in pieces.split()] for pieces in (text, query))
-    for found, expected in zip(label(VOCABULARY, *ids), (targets, counts)):
+    for found, expected in zip(label(VOCABULARY, *ids), (targets, mask)):
         np.testing.assert_array_equal(found, [float(digit) for digit in expected])
 
 

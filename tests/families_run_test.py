@@ -8,7 +8,7 @@ import pytest
 from support.tiny import make_config
 
 from retrieval.common.errors import UserError
-from retrieval.methods.late_interaction.token_marks import Rules
+from retrieval.methods.late_interaction.token_masks import Rules
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import build_model, check_recipe, recipe_of
 
@@ -50,11 +50,11 @@ def joined():
 def marked():
     """A token of documents does not count, and queries are filled up."""
     batch = pairs(1)
-    query, query_marks = (rules := Rules(4, (7,))).of_queries(batch["query"])
+    query, query_mask = (rules := Rules(4, (7,))).of_queries(batch["query"])
     return batch | {
         "query": query,
-        "query_marks": query_marks,
-        "document_marks": rules.of_documents(batch["document"]),
+        "query_mask": query_mask,
+        "document_mask": rules.of_documents(batch["document"]),
     }
 
 

@@ -80,7 +80,7 @@ def test_settings_of_others_are_kept(folder):
     assert found["model.late.skip"] == ("the",) and found["model.late.expansion"] == "none"
     assert found["data.query_length"] == 8
     model = opened(folder)
-    assert model.queries(["red fox"]).counts.sum() == 5
+    assert model.queries(["red fox"]).mask.sum() == 5
 
 
 def test_an_unknown_word_of_a_skip_list_is_the_unknown_token(folder, caplog):

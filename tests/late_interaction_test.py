@@ -13,8 +13,8 @@ from retrieval.common.errors import UserError
 from retrieval.data.examples.packing import Packing, rows_for
 from retrieval.methods.late_interaction.loss import MaxSimDistillation, MaxSimSoftmax
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
-from retrieval.methods.late_interaction.model import token_vectors, with_marks
-from retrieval.methods.late_interaction.token_marks import FILLED, OTHER, UNSEEN, Rules
+from retrieval.methods.late_interaction.model import token_vectors, with_mask
+from retrieval.methods.late_interaction.token_masks import EXPANSION, IGNORED, UNATTENDED, Rules
 from retrieval.models.text import Text
 from retrieval.recipes.parameters import bind, parameters_of
 from retrieval.recipes.recipe import check_recipe, recipe_of
@@ -24,12 +24,12 @@ RULES = Rules(fill=4, skip=(7, 11))
 NONE = {"data.query_prefix": "", "data.document_prefix": "", "data.titles": "pair"}
 
 
-def reference(query_BAE, counts_BA, document_NLE, counts_NL):
+def reference(query_BAE, mask_BA, document_NLE, mask_NL):
     """By hand, float64."""
     scores = np.full((len(query_BAE), len(document_NLE)), -np.inf)
     for b, n in np.ndindex(scores.shape):
-        if counts_NL[n].any():
-            products = query_BAE[b][counts_BA[b]].astype(float) @ document_NLE[n][counts_NL[n]].T.astype(float)
+        if mask_NL[n].any():
+            products = query_BAE[b][mask_BA[b]].astype(float) @ document_NLE[n][mask_NL[n]].T.astype(float)
             scores[b, n] = products.max(axis=1).sum()
     return scores
 
@@ -39,17 +39,17 @@ def vectors():
     rng = np.random.default_rng(0)
     query, document = (rng.normal(size=shape).astype(np.float32) for shape in ((5, A, 4), (7, L, 4)))
     query, document = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, document))
-    counts = rng.random((5, A)) < 0.7, rng.random((7, L)) < 0.7
-    counts[0][3], counts[1][2] = False, False  # a query and a document without a token
-    return query, counts[0], document, counts[1]
+    masks = rng.random((5, A)) < 0.7, rng.random((7, L)) < 0.7
+    masks[0][3], masks[1][2] = False, False  # a query and a document without a token
+    return query, masks[0], document, masks[1]
 
 
 def test_the_worked_example():
     query, document = jnp.array([[[1, 0], [0.6, 0.8]]]), jnp.array([[[0.8, 0.6], [0, 1], [1, 0]]])
-    both, counts = jnp.ones((1, 2), bool), jnp.array([[True, True, False]])
-    np.testing.assert_allclose(maxsim(query, both, document, counts), [[1.76]], atol=1e-6)
+    both, mask = jnp.ones((1, 2), bool), jnp.array([[True, True, False]])
+    np.testing.assert_allclose(maxsim(query, both, document, mask), [[1.76]], atol=1e-6)
     np.testing.assert_allclose(maxsim(query, both, document, jnp.ones((1, 3), bool)), [[1.96]], atol=1e-6)
-    of_query, of_document = jax.grad(lambda q, d: maxsim(q, both, d, counts).sum(), (0, 1))(query, document)
+    of_query, of_document = jax.grad(lambda q, d: maxsim(q, both, d, mask).sum(), (0, 1))(query, document)
     np.testing.assert_allclose(of_query, [[[0.8, 0.6], [0.8, 0.6]]], atol=1e-6)
     np.testing.assert_allclose(of_document, [[[1.6, 0.8], [0, 0], [0, 0]]], atol=1e-6)
     negative, padded = jnp.array([[[-1, 0], [-0.8, -0.6], [0, 0]]]), jnp.array([[True, True, False]])
@@ -58,18 +58,18 @@ def test_the_worked_example():
 
 @pytest.mark.parametrize("block", [pytest.param(1, marks=pytest.mark.long), 3, 100])
 def test_blocks_change_nothing(vectors, block):
-    query, counts_BA, document, counts_NL = vectors
+    query, mask_BA, document, mask_NL = vectors
     scores = maxsim(*map(jnp.asarray, vectors), block)
     np.testing.assert_allclose(scores, reference(*vectors), atol=1e-5)
     assert (scores[3, [0, 1, 3, 4, 5, 6]] == 0).all() and (scores[:, 2] == -jnp.inf).all()
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(5, 7)).astype(np.float32)).at[:, 2].set(0)
 
     def plain(q, d):
-        products = jnp.where(counts_NL, jnp.einsum("bae,nle->banl", q, d), -1e30).max(axis=3)
-        return (jnp.where(counts_BA[:, :, None], products, 0).sum(axis=1) * weights).sum()
+        products = jnp.where(mask_NL, jnp.einsum("bae,nle->banl", q, d), -1e30).max(axis=3)
+        return (jnp.where(mask_BA[:, :, None], products, 0).sum(axis=1) * weights).sum()
 
     def streamed(q, d):
-        return jnp.where(weights == 0, 0, maxsim(q, counts_BA, d, counts_NL, block) * weights).sum()
+        return jnp.where(weights == 0, 0, maxsim(q, mask_BA, d, mask_NL, block) * weights).sum()
 
     expected, actual = (jax.grad(f, (0, 1))(jnp.asarray(query), jnp.asarray(document)) for f in (plain, streamed))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), actual, expected)
@@ -86,9 +86,9 @@ def test_no_array_of_all_products_is_made():
 
 
 def test_own_scores_are_those_of_the_whole_batch(vectors):
-    query, counts_BA, document, counts_NL = map(jnp.asarray, vectors)
-    own = own_scores(query[:3], counts_BA[:3], document[:6].reshape(3, 2, L, 4), counts_NL[:6].reshape(3, 2, L))
-    whole = maxsim(query[:3], counts_BA[:3], document[:6], counts_NL[:6])
+    query, mask_BA, document, mask_NL = map(jnp.asarray, vectors)
+    own = own_scores(query[:3], mask_BA[:3], document[:6].reshape(3, 2, L, 4), mask_NL[:6].reshape(3, 2, L))
+    whole = maxsim(query[:3], mask_BA[:3], document[:6], mask_NL[:6])
     np.testing.assert_allclose(own, [whole[b, 2 * b : 2 * b + 2] for b in range(3)], atol=1e-6)
 
 
@@ -126,16 +126,16 @@ def test_distillation_and_the_softmax_beside_it():
     assert set(metrics) == {"recall@1", "spread"}
 
 
-def test_marks_of_queries_and_documents():
+def test_masks_of_queries_and_documents():
     ids = np.array([[2, 7, 8, 3, -1, -1]])
-    filled, marks = RULES.of_queries(ids)
-    assert filled.tolist() == [[2, 7, 8, 3, 4, 4]] and marks.tolist() == [[1, 1, 1, 1, 2, 2]]
+    filled, mask = RULES.of_queries(ids)
+    assert filled.tolist() == [[2, 7, 8, 3, 4, 4]] and mask.tolist() == [[1, 1, 1, 1, 2, 2]]
     assert Rules(-1, ()).of_queries(ids)[1].tolist() == [[1, 1, 1, 1, 0, 0]]
     assert RULES.of_documents(ids).tolist() == [[1, 0, 1, 1, 0, 0]]
     made = RULES.kind().make({"query": ids[0], "document": ids}, 3)
     assert made["query"].numpy().tolist() == filled[0].tolist()
-    assert made["query_marks"].numpy().tolist() == marks[0].tolist()
-    assert made["document_marks"].numpy().tolist() == [[1, 0, 1, 1, 0, 0]]
+    assert made["query_mask"].numpy().tolist() == mask[0].tolist()
+    assert made["document_mask"].numpy().tolist() == [[1, 0, 1, 1, 0, 0]]
 
 
 def late_config(**changes):
@@ -153,14 +153,14 @@ def batch():
 
     query, document = texts(B, A), texts(B * K, L).reshape(B, K, L)
     document[0, 1] = np.where(document[0, 1] >= 0, 7, -1)  # a document of nothing but tokens that do not count
-    filled, marks = RULES.of_queries(query)
+    filled, mask = RULES.of_queries(query)
     return {
         "query": filled,
         "query_types": np.zeros_like(query),
-        "query_marks": marks,
+        "query_mask": mask,
         "document": document,
         "document_types": np.zeros_like(document),
-        "document_marks": RULES.of_documents(document),
+        "document_mask": RULES.of_documents(document),
         "document_id": np.arange(B * K, dtype=np.int32).reshape(B, K),
         "teacher": rng.normal(size=(B, K)).astype(np.float32),
     }
@@ -208,27 +208,27 @@ def test_a_step_is_the_same_on_eight_devices(batch, model, loss, layout):
 
 def test_packed_documents_give_the_same_vectors(batch, model):
     plain, rows = (token_vectors(model, given, "document", None, 0) for given in (batch, packed(batch)))
-    counts = batch["document_marks"].reshape(B * K, L) != OTHER
-    np.testing.assert_allclose(rows[counts], plain[counts], atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(plain[counts], axis=-1), 1, atol=1e-5)
+    mask = batch["document_mask"].reshape(B * K, L) != IGNORED
+    np.testing.assert_allclose(rows[mask], plain[mask], atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(plain[mask], axis=-1), 1, atol=1e-5)
 
 
 def test_padding_and_others_of_a_batch_change_nothing(batch, model):
-    ids, marks = batch["query"], batch["query_marks"]
+    ids, mask = batch["query"], batch["query_mask"]
 
     @functools.partial(jax.jit, static_argnums=2)
-    def embed(ids, marks, unattended=True):
-        return model(with_marks(Text.from_ids(ids, jnp.zeros_like(ids)), marks, unattended), None)
+    def embed(ids, mask, unattended=True):
+        return model(with_mask(Text.from_ids(ids, jnp.zeros_like(ids)), mask, unattended), None)
 
-    whole = embed(ids, marks)
-    np.testing.assert_allclose(embed(ids[2:3], marks[2:3]), whole[2:3], atol=1e-5)
-    row = int(np.flatnonzero((marks == FILLED).sum(axis=1) >= 2)[0])
-    n = int((marks[row] != FILLED).sum())
-    alone = embed(ids[row : row + 1, :n], marks[row : row + 1, :n])
+    whole = embed(ids, mask)
+    np.testing.assert_allclose(embed(ids[2:3], mask[2:3]), whole[2:3], atol=1e-5)
+    row = int(np.flatnonzero((mask == EXPANSION).sum(axis=1) >= 2)[0])
+    n = int((mask[row] != EXPANSION).sum())
+    alone = embed(ids[row : row + 1, :n], mask[row : row + 1, :n])
     np.testing.assert_allclose(alone[0], whole[row, :n], atol=1e-5)  # the text does not see what fills it up
-    fewer = embed(ids[row : row + 1, : n + 1], marks[row : row + 1, : n + 1])
+    fewer = embed(ids[row : row + 1, : n + 1], mask[row : row + 1, : n + 1])
     np.testing.assert_allclose(fewer[0, n], whole[row, n], atol=1e-5)  # nor does that see others like it
-    assert np.abs(embed(ids, marks, unattended=False)[row, :n] - whole[row, :n]).max() > 1e-3
+    assert np.abs(embed(ids, mask, unattended=False)[row, :n] - whole[row, :n]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -255,4 +255,4 @@ def test_a_vocabulary_without_a_token_to_fill_with_is_refused():
     with pytest.raises(UserError, match=r"fills queries up with \[MASK\].*has neither"):
         Rules.of(model, Bare())
     model.late.expansion = "none"
-    assert Rules.of(model, Bare()) == Rules(-1, (1,)) and UNSEEN == "unseen"
+    assert Rules.of(model, Bare()) == Rules(-1, (1,)) and UNATTENDED == "unseen"

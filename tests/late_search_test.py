@@ -126,8 +126,8 @@ def test_stored_vectors_are_read_back(stored):
     for number, expected in enumerate(vectors):
         np.testing.assert_array_equal(store[number], expected.reshape(-1, 8))
     padded = store.as_queries()
-    np.testing.assert_array_equal(padded.counts.sum(axis=1), store.sizes)
-    np.testing.assert_array_equal(padded.vectors[2][padded.counts[2]], vectors[2])
+    np.testing.assert_array_equal(padded.mask.sum(axis=1), store.sizes)
+    np.testing.assert_array_equal(padded.vectors[2][padded.mask[2]], vectors[2])
 
 
 def test_texts_without_a_token_are_not_found_and_find_nothing(stored):

@@ -20,7 +20,7 @@ from retrieval.recipes.parameters import parameters_of
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import trained_run
-from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.exported_towers import LoadedTowers
 from retrieval.search import encoding
 from retrieval.search.encoding import StoredRows
 from retrieval.search.vector_codes import Form
@@ -196,10 +196,10 @@ def test_another_model_length_or_prompt_reuses_nothing(trained, toy, tmp_path, c
     maker = json.loads((base.embeddings("toy", "trained") / "candidates.json").read_text())["maker"]
     config, vocabulary = trained_run.of_towers(base), base.load_vocabulary()
     trained_params = parameters_of(trained_run.load_towers(base, len(vocabulary)))
-    assert encode._maker(ExportedTowers(config, vocabulary, trained_params)) == maker
-    assert encode._maker(ExportedTowers(config, vocabulary, jax.tree.map(lambda x: x + 1, trained_params))) != maker
+    assert encode._maker(LoadedTowers(config, vocabulary, trained_params)) == maker
+    assert encode._maker(LoadedTowers(config, vocabulary, jax.tree.map(lambda x: x + 1, trained_params))) != maker
     config.update_from_flattened_dict(change)
-    assert encode._maker(ExportedTowers(config, vocabulary, trained_params)) != maker
+    assert encode._maker(LoadedTowers(config, vocabulary, trained_params)) != maker
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from retrieval.recipes.parameters import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runs.fitting import validation, versions
-from retrieval.runs.fitting.refresh_kind import kind_of
+from retrieval.runs.fitting.refresh_kind import refresh_of
 from retrieval.runs.pairs import hard_negatives, mined_negatives
 from retrieval.runs.pairs.hard_negatives import Searched
 from retrieval.runs.pipeline import preflight, records, runner
@@ -125,7 +125,7 @@ def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), make_mesh(whole.config)
-    batches = kind_of(whole.config).batches(whole, vocabulary, mesh)
+    batches = refresh_of(whole.config).batches(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
@@ -172,7 +172,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, tmp_path):
     assert versions.is_there(run.folder, 2, 6)
     path.write_bytes(path.read_bytes()[:-1])
     assert not versions.is_there(run.folder, 2, 6)
-    batches = kind_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    batches = refresh_of(run.config).batches(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 

@@ -24,7 +24,7 @@ from benchmarks.measure import timed
 from benchmarks.ours import train_step, training
 from benchmarks.peers import train_step as peers
 from benchmarks.worker import PROCESSOR, MissingError, Turn, serve
-from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER
+from retrieval.methods.late_interaction.token_masks import EXPANSION, IGNORED, SCORED
 from retrieval.recipes.encoder_sizes import encoder_sizes
 
 TURNS = 3  # after one that is not counted
@@ -151,8 +151,8 @@ def write_pairs(given: Given, config: ConfigDict, batches: int, folder: Path) ->
     if is_late:  # queries are filled up, and punctuation counts: the ids of the pack do not say what it is
         is_text_BL, is_text_B1L = rows["query"] >= 0, rows["document"] >= 0
         rows["query"] = np.where(is_text_BL, rows["query"], given.pack.special("mask"))
-        rows["query_marks"] = np.where(is_text_BL, COUNTED, 2).astype(np.int32)
-        rows["document_marks"] = np.where(is_text_B1L, COUNTED, OTHER).astype(np.int32)
+        rows["query_mask"] = np.where(is_text_BL, SCORED, EXPANSION).astype(np.int32)
+        rows["document_mask"] = np.where(is_text_B1L, SCORED, IGNORED).astype(np.int32)
     np.savez(path, **rows)  # pyright: ignore[reportArgumentType] (its types are of any name)
     return path
 

@@ -18,7 +18,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import downloads, preflight, records
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import exported_towers, trained_run
-from retrieval.runs.weights.exported_towers import Chosen, ExportedTowers
+from retrieval.runs.weights.exported_towers import Chosen, LoadedTowers
 from retrieval.runs.weights.trained_model import TRAINED
 
 _READS_THE_MODEL = "export"  # a stage that reads what is copied down of a run on a store
@@ -94,7 +94,7 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     config = towers.truncated(trained_run.of_towers(run), truncate_dim, "truncate_dim")
     vocabulary = run.load_vocabulary()
     params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
-    exported = ExportedTowers(config.copy_and_resolve_references(), vocabulary, params)
+    exported = LoadedTowers(config.copy_and_resolve_references(), vocabulary, params)
     return Model(TowerEncoder(exported), run.display_path, run)
 
 

@@ -21,7 +21,7 @@ from retrieval.runs.pipeline.run import Run
 from retrieval.runs.ranking import indexes
 from retrieval.runs.ranking.collection import CORPUS, Collection, open_collection
 from retrieval.runs.weights import prompted
-from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.exported_towers import LoadedTowers
 from retrieval.runs.weights.trained_model import TextEncoder, TrainedKind
 from retrieval.search import encoding, text_batches, vector_codes
 from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options
@@ -71,7 +71,7 @@ class TowerEncoder:
     kind = EMBEDDER
     without = "run the stages encode and index with config.encode.corpus=True"
 
-    def __init__(self, encoder: ExportedTowers):
+    def __init__(self, encoder: LoadedTowers):
         self.config, self.vocabulary = encoder.config, encoder.vocabulary
         # Where prompts are not pooled, those of other sizes are other programs with the same parameters.
         self._params = encoder.params if any(self.config.model.pool_from) else None

@@ -65,8 +65,7 @@ class Recipe(abc.ABC):
       reranks: whether the model scores a query and a document that it reads together.
       published_by: the kind of `TRAINED` whose models write themselves for other libraries; '' for towers and others.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
-      gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
-        of its own.
+      outputs: what its model gives to the loss that `train.loss` names, as in `loss_kind`; none with a loss of its own.
       options: fields of the config that it reads and that other recipes may leave unread, beside those of its loss.
       metrics: of its validation; `loop.best` names one. Empty where checkpoints cannot be validated.
       validator: the entry of `VALIDATORS` that validates its checkpoints; '' where it does so itself, or nothing does.
@@ -80,7 +79,7 @@ class Recipe(abc.ABC):
     reranks: ClassVar[bool] = False
     published_by: ClassVar[str] = ""
     examples_of: ClassVar[str] = "pairs"
-    gives: ClassVar[Sequence[str]] = ()
+    outputs: ClassVar[Sequence[str]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Sequence[str]] = ()
     validator: ClassVar[str] = ""
@@ -161,8 +160,8 @@ class Recipe(abc.ABC):
         check_encoder(config.model)
         if not self.has_towers and (encoder := config.model.encoder) != "transformer":
             raise UserError(f"config.model.encoder={encoder}: {self.label} needs a transformer: set 'transformer'")
-        if self.gives:
-            loss_kind.check(config, self.label, self.gives)
+        if self.outputs:
+            loss_kind.check(config, self.label, self.outputs)
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated, and that there is a metric to choose the best step by.
@@ -191,7 +190,7 @@ class Recipe(abc.ABC):
     @property
     def loss(self) -> Loss | None:
         """The loss that `train.loss` names; None where the recipe has a loss of its own."""
-        return self.named_loss if self.gives else None
+        return self.named_loss if self.outputs else None
 
     @property
     def named_loss(self) -> Loss:
@@ -321,7 +320,7 @@ def _own_fields(recipe: type[Recipe]) -> set[str]:
     """Its options, and the fields that it reads because of its sides, its towers or a loss that a config names."""
     prefixed = (*(f"data.{name}" for name in prefixes.NAMES), "data.titles")
     packed = (f"data.pack.{side}" for side in recipe.kind.sides.values())
-    by_trait = (recipe.gives, ("train.loss",)), (recipe.has_towers, ("data.prompts",)), (recipe.has_prefixes, prefixed)
+    by_trait = (recipe.outputs, {"train.loss"}), (recipe.has_towers, {"data.prompts"}), (recipe.has_prefixes, prefixed)
     return {*recipe.options, *packed}.union(*(fields for is_read, fields in by_trait if is_read))
 
 

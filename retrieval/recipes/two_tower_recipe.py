@@ -37,7 +37,7 @@ class TwoTowerRecipe(PairRecipe):
 
     label = "a model of two towers"
     has_towers = has_prefixes = True
-    gives = (EMBEDDINGS, SCORES)
+    outputs = (EMBEDDINGS, SCORES)
     metrics = POOL_METRICS
     validator = "pool"
     options = (*PairRecipe.options, matryoshka.SIZES)

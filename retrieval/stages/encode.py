@@ -36,7 +36,7 @@ from retrieval.runs.ranking.collection import (
     repeated,
 )
 from retrieval.runs.weights import initial_parameters, prompted, trained_run
-from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.exported_towers import LoadedTowers
 from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
 from retrieval.runs.weights.text_embedder import DOCUMENTS, QUERIES, TextEmbedder
 from retrieval.runs.weights.trained_model import TrainedKind
@@ -69,7 +69,7 @@ def encode(run: Run) -> dict[str, Any]:
             if item.name == CORPUS and system in BASELINES:
                 continue
             own, first = configs[item.name], same.get(item.name)
-            towers = ExportedTowers(own, vocabulary, params)
+            towers = LoadedTowers(own, vocabulary, params)
             encoder = SetEncoder(run, item, system, towers, embedders[places[item.name]])
             if item.name == CORPUS and hosts.is_alone():  # sets of its own passages are encoded by now
                 encoder.reuse([other.embeddings(system) for other in items if other is not item])
@@ -83,7 +83,7 @@ def encode(run: Run) -> dict[str, Any]:
 class SetEncoder(TextEmbedder):
     """Encodes the texts of a collection by one system."""
 
-    def __init__(self, run: Run, item: Collection, system: str, towers: ExportedTowers, embedder: Embedder):
+    def __init__(self, run: Run, item: Collection, system: str, towers: LoadedTowers, embedder: Embedder):
         """Args are as of `TextEmbedder`; the config of the towers has the prompts of the collection."""
         super().__init__(towers, embedder)
         self._run, self._item, self._system = run, item, system
@@ -148,7 +148,7 @@ class SetEncoder(TextEmbedder):
         return form.calibrated(np.asarray(hosts.tell_all(ranges), np.float32)) if form.needs_ranges else form
 
 
-def _maker(towers: ExportedTowers) -> str:
+def _maker(towers: LoadedTowers) -> str:
     """What decides a vector besides its tokens, as a hash: the parameters themselves, and how they read texts.
 
     The record of a training will not do: a run that was killed ends with the same bits, and another record.

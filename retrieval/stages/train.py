@@ -17,7 +17,7 @@ from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import check_chunks, check_recipe, recipe_of
 from retrieval.runs.fitting import examples, refresh_kind, source_batches, trackers, training_length, training_setup
-from retrieval.runs.fitting.refresh_kind import FOLDER, kind_of
+from retrieval.runs.fitting.refresh_kind import FOLDER, refresh_of
 from retrieval.runs.fitting.training_log import TrainingLog
 from retrieval.runs.fitting.training_setup import BAD_BATCHES, Setup
 from retrieval.runs.pipeline.records import is_done, read_own_record
@@ -56,12 +56,12 @@ def train(run: Run) -> dict[str, Any]:
             metrics = artefacts.followed(run.remote if run.remote and run.remote.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
             with metrics, ending.watch() as must_stop:
-                kind = kind_of(setup.config)
-                phase = kind.second_phase(setup.config, log.history, checkpoints) if kind else None
+                refresh = refresh_of(setup.config)
+                phase = refresh.second_phase(setup.config, log.history, checkpoints) if refresh else None
                 hooks = loop.Hooks(
                     log=log,
                     validate=validate,
-                    refresh=kind.hook(setup, checkpoints, phase) if kind else None,
+                    refresh=refresh.hook(setup, checkpoints, phase) if refresh else None,
                     second_phase=phase,
                     must_stop=must_stop,
                     cost=setup.cost(step),
@@ -137,8 +137,8 @@ def check_data(run: Run) -> None:
             way = f"set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             raise UserError(f"task '{others[0]}' needs a prepared corpus: add 'prepare' to config.stages, {way}")
         STAGES["prepare"].check_reader(run.owner("prepare"), run)
-    if kind := kind_of(config):
-        kind.check_run(run)
+    if refresh := refresh_of(config):
+        refresh.check_run(run)
 
 
 def check_model(run: Run) -> None:
@@ -164,8 +164,8 @@ def check_validation(config: ConfigDict) -> None:
 
 def read(config: ConfigDict) -> list[str | Read]:
     """What the stage reads: the corpus, labelled examples, and what a refresh needs."""
-    kind = kind_of(config)
-    return ["prepare", recipe_of(config).examples_of, *(kind.needs if kind else ()), Read("sets", any_version=True)]
+    needs = refresh.needs if (refresh := refresh_of(config)) else ()
+    return ["prepare", recipe_of(config).examples_of, *needs, Read("sets", any_version=True)]
 
 
 STAGES.register(

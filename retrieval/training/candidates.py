@@ -23,7 +23,7 @@ def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
 
 def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[jax.Array, Metrics]]:
     """A loss of embeddings as it is, and one of scores as that of the inner products of an example's own documents."""
-    if loss.compares == EMBEDDINGS:
+    if loss.inputs == EMBEDDINGS:
         return loss
     return lambda query_BE, document_BKE, batch: loss(inner_products(query_BE, document_BKE), batch)
 
@@ -32,7 +32,7 @@ def of_embeddings(loss: Loss) -> Callable[[jax.Array, jax.Array, Batch], tuple[j
 class OfCandidates(Loss):
     """A loss of the scores of an example's own documents, the positive's first, divided by a temperature."""
 
-    compares = SCORES
+    inputs = SCORES
     needs_negatives = True
 
     temperature: float = 1.0
@@ -54,7 +54,7 @@ def divided(score_BK: jax.Array, temperature: float) -> jax.Array:
     return score_BK.astype(jnp.float32) / temperature
 
 
-def counts(document_ids_BK: jax.Array) -> jax.Array:
+def candidate_mask(document_ids_BK: jax.Array) -> jax.Array:
     """Which candidates are no copy of the positive beside it, bool [B, K]; the positive itself is among them."""
     is_positive_K = jnp.arange(document_ids_BK.shape[1]) == 0
     return (document_ids_BK != document_ids_BK[:, :1]) | is_positive_K
@@ -67,8 +67,8 @@ def compared(score_BK: jax.Array, document_ids_BK: jax.Array) -> Metrics:
       'recall@1': 1 where the positive's score is greater than that of every negative, else 0; a tie is a miss.
       'spread': the standard deviation of the scores. Near 0 the model says the same of every candidate.
     """
-    counts_BK = counts(document_ids_BK)
-    rival_B = jnp.where(counts_BK[:, 1:], score_BK[:, 1:], -jnp.inf).max(axis=1, initial=-jnp.inf)
+    mask_BK = candidate_mask(document_ids_BK)
+    rival_B = jnp.where(mask_BK[:, 1:], score_BK[:, 1:], -jnp.inf).max(axis=1, initial=-jnp.inf)
     mean_B = mean(score_BK, document_ids_BK)
     spread_B = jnp.sqrt(mean(jnp.square(score_BK - mean_B[:, None]), document_ids_BK))
     return {"recall@1": (score_BK[:, 0] > rival_B).astype(jnp.float32), "spread": spread_B}
@@ -76,11 +76,11 @@ def compared(score_BK: jax.Array, document_ids_BK: jax.Array) -> Metrics:
 
 def mean(value_BK: jax.Array, document_ids_BK: jax.Array) -> jax.Array:
     """The mean over the candidates that count."""
-    counts_BK = counts(document_ids_BK)
-    return jnp.where(counts_BK, value_BK, 0).sum(axis=1) / counts_BK.sum(axis=1)
+    mask_BK = candidate_mask(document_ids_BK)
+    return jnp.where(mask_BK, value_BK, 0).sum(axis=1) / mask_BK.sum(axis=1)
 
 
 def mean_of_negatives(value_BN: jax.Array, document_ids_BK: jax.Array) -> jax.Array:
     """The mean over the negatives that count, 0 where none does."""
-    counts_BN = counts(document_ids_BK)[:, 1:]
-    return jnp.where(counts_BN, value_BN, 0).sum(axis=1) / jnp.maximum(counts_BN.sum(axis=1), 1)
+    mask_BN = candidate_mask(document_ids_BK)[:, 1:]
+    return jnp.where(mask_BN, value_BN, 0).sum(axis=1) / jnp.maximum(mask_BN.sum(axis=1), 1)

@@ -2,7 +2,7 @@
 
     @dataclasses.dataclass(frozen=True)
     class TwoWayNLL(Loss):
-        compares = SCORES
+        inputs = SCORES
         needs_negatives = True
 
         temperature: float = 1.0
@@ -31,13 +31,13 @@ from retrieval.config.fields import check_value, declared
 Batch = Mapping[str, jax.Array]
 Metrics = dict[str, jax.Array]
 
-# What a loss compares, and with what it is called; each gives the loss [B] and metrics [B]. The caller owns the mean.
+# What a loss takes, and with what it is called; each gives the loss [B] and metrics [B]. The caller owns the mean.
 EMBEDDINGS = "embeddings"  # (query_BE, document_BKE, batch)
 SCORES = "scores"  # (score_BK, batch)
 CLASSES = "classes"  # (logit_BKC, batch), C = 2
 
 TEMPERATURE = "train.temperature"
-PUSHED = "negatives"  # what a query's other positives are to a loss that does not know of them
+AS_NEGATIVES = "negatives"  # what a query's other positives are to a loss that does not know of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Loss(abc.ABC):
     """A loss with its options, the fields of the dataclass: each is the field of that name in `config.train`.
 
     Attributes:
-      compares: EMBEDDINGS, SCORES, CLASSES, or what a method's models alone give.
+      inputs: EMBEDDINGS, SCORES, CLASSES, or what a method's models alone give.
       needs_negatives: whether an example must have hard negatives.
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       of_scored_pairs: whether it learns how alike two texts are, a score each, and needs no right document.
@@ -54,7 +54,7 @@ class Loss(abc.ABC):
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
     """
 
-    compares: ClassVar[str]
+    inputs: ClassVar[str]
     needs_negatives: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     of_scored_pairs: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[jax.Array, Metrics]:
-        """The loss [B] and metrics [B] of a batch; what it is called with depends on what it compares."""
+        """The loss [B] and metrics [B] of a batch; what it is called with depends on `inputs`."""
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Loss(abc.ABC):
 
         A batch has them only where some query has more than one.
         """
-        return getattr(self, "other_positives", PUSHED) != PUSHED
+        return getattr(self, "other_positives", AS_NEGATIVES) != AS_NEGATIVES
 
     @property
     def counts_copies(self) -> str:
@@ -114,12 +114,12 @@ def teacher_scores(batch: Batch) -> jax.Array:
 LOSSES: Table[type[Loss]] = Table("loss", "retrieval.training.objectives", "loss")
 
 
-def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
+def check(config: ConfigDict, label: str, outputs: Collection[str]) -> None:
     """Checks that a model can be trained with the loss that a config names.
 
     Args:
       label: the model, for errors.
-      gives: what the model gives to compare.
+      outputs: what the model gives to a loss.
 
     Raises:
       UserError: it cannot, or the options of the loss do not fit each other.
@@ -128,11 +128,11 @@ def check(config: ConfigDict, label: str, gives: Collection[str]) -> None:
     entry = LOSSES[name]
 
     def fitting() -> list[str]:  # imports them all
-        return [other for other in sorted(LOSSES) if LOSSES[other].compares in gives]
+        return [other for other in sorted(LOSSES) if LOSSES[other].inputs in outputs]
 
-    if entry.compares not in gives:
+    if entry.inputs not in outputs:
         raise UserError(
-            f"config.train.loss={name} compares {entry.compares}, and {label} gives {' and '.join(gives)}: set "
+            f"config.train.loss={name} compares {entry.inputs}, and {label} gives {' and '.join(outputs)}: set "
             f"config.train.loss to one of {', '.join(fitting())}"
         )
     loss = entry.of(config)

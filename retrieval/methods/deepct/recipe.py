@@ -38,7 +38,7 @@ class DeepCT(nnx.Module):
         return self.weight(dropout(hidden_RLH, self.encoder.config.dropout, key))[:, :, 0]
 
 
-def term_regression(weight_BL: jax.Array, target_BL: jax.Array, counts_BL: jax.Array) -> tuple[jax.Array, Metrics]:
+def term_regression(weight_BL: jax.Array, target_BL: jax.Array, mask_BL: jax.Array) -> tuple[jax.Array, Metrics]:
     """The squared error of tokens (Dai & Callan 2019, section 3.1).
 
     Each passage's sum over its tokens is scaled by B / (tokens of the batch): the mean of the result over the batch is
@@ -46,15 +46,15 @@ def term_regression(weight_BL: jax.Array, target_BL: jax.Array, counts_BL: jax.A
 
     Args:
       target_BL: the share of the passage's queries that a token's word is in.
-      counts_BL: 1 for the first piece of a word, 0 for other tokens and for padding.
+      mask_BL: 1 for the first piece of a word, 0 for other tokens and for padding.
 
     Returns:
       The loss [B], and 'absolute_error' [B], scaled likewise.
     """
-    counts_BL = counts_BL.astype(jnp.float32)
+    mask_BL = mask_BL.astype(jnp.float32)
     error_BL = weight_BL.astype(jnp.float32) - target_BL
-    scale = len(counts_BL) / jnp.maximum(counts_BL.sum(), 1)
-    loss_B, absolute_B = (scale * (counts_BL * x_BL).sum(axis=1) for x_BL in (jnp.square(error_BL), jnp.abs(error_BL)))
+    scale = len(mask_BL) / jnp.maximum(mask_BL.sum(), 1)
+    loss_B, absolute_B = (scale * (mask_BL * x_BL).sum(axis=1) for x_BL in (jnp.square(error_BL), jnp.abs(error_BL)))
     return loss_B, {"absolute_error": absolute_B}
 
 
@@ -77,7 +77,7 @@ class DeepCtRecipe(Recipe):
     def loss_of(self, model: DeepCT, batch: Mapping[str, jax.Array], key: jax.Array) -> LossAndMetrics:
         """The squared error of the words' weights."""
         weight_BL = model(text_of(batch, "text"), key)
-        loss_B, metrics = term_regression(weight_BL, batch["targets"], batch["counts"])
+        loss_B, metrics = term_regression(weight_BL, batch["targets"], batch["mask"])
         return loss_B, metrics | {"tokens": token_count(batch["text"], len(weight_BL))}
 
 

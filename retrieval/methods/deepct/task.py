@@ -25,7 +25,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 TERMS = ExampleKind(
     "terms",
     "passages whose words are weighed",
-    {"text": tokens(), "targets": Field("float32"), "counts": Field("float32")},
+    {"text": tokens(), "targets": Field("float32"), "mask": Field("float32")},
     {"text_types": Field(shape=("text",))},
     lambda row, sep_id: {"text_types": types(row["text"], sep_id)},
 )
@@ -53,8 +53,8 @@ class WeighedWords(LabelledTask):
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             (text,) = documents(record, tf.constant([0]), lengths["text"], given.specials)
-            targets, counts = label(text, record["query"], continues, stems, special)
-            return {"text": text, "targets": targets, "counts": counts}
+            targets, mask = label(text, record["query"], continues, stems, special)
+            return {"text": text, "targets": targets, "mask": mask}
 
         return make
 
@@ -69,7 +69,7 @@ def stem_numbers(vocabulary: Vocabulary) -> list[int]:
 def label(
     text: tf.Tensor, query: tf.Tensor, continues: Sequence[bool], stems: Sequence[int], special: Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Targets and counts of the tokens of a text, float32 [N].
+    """Targets and the mask of the tokens of a text, float32 [N].
 
     Args:
       continues, stems: of each token of the vocabulary.
@@ -79,9 +79,9 @@ def label(
     _, query_firsts, query_keys = _words(query, continues, stems)
     of_query = tf.boolean_mask(query_keys, tf.logical_not(_is_one_of(tf.gather(query, query_firsts), special)))
     hits = tf.reduce_any(keys[:, None] == of_query[None], axis=1)
-    counts = tf.gather(firsts, numbers) == tf.range(tf.size(text))
-    counts = tf.cast(counts & tf.logical_not(_is_one_of(text, special)), tf.float32)
-    return tf.cast(tf.gather(hits, numbers), tf.float32) * counts, counts
+    mask = tf.gather(firsts, numbers) == tf.range(tf.size(text))
+    mask = tf.cast(mask & tf.logical_not(_is_one_of(text, special)), tf.float32)
+    return tf.cast(tf.gather(hits, numbers), tf.float32) * mask, mask
 
 
 def _is_one_of(ids: tf.Tensor, some: Sequence[int]) -> tf.Tensor:

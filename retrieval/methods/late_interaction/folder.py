@@ -31,7 +31,7 @@ from retrieval.common.runtime.model_folder import DOCUMENT, MODULES, QUERY
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.late_interaction.model import LateInteraction
-from retrieval.methods.late_interaction.token_marks import NONE, PUNCTUATION, SEEN, UNSEEN, fill_id, words
+from retrieval.methods.late_interaction.token_masks import ATTENDED, NONE, PUNCTUATION, UNATTENDED, fill_id, words
 from retrieval.models import export_files, known_keys, module_folder, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.known_keys import ANY, shown
@@ -123,7 +123,7 @@ class LateFolder(NamedTuple):
         vocabulary = bert_weights.vocabulary_of(encoder)
         projections, settings = read(path, encoder, vocabulary)
         place = path / (METADATA if read is _stanford else SETTINGS)
-        filled = SEEN if settings["attend_to_expansion_tokens"] else UNSEEN
+        filled = ATTENDED if settings["attend_to_expansion_tokens"] else UNATTENDED
         fields = {f"model.{name}": x for name, x in module_fields.encoder_fields(encoder).items()} | {
             "model.embed_dim": len(_projection(projections, encoder, values=False)),
             "model.late.expansion": filled if settings["do_query_expansion"] else NONE,
@@ -279,7 +279,7 @@ def write(folder: Path, model: LateInteraction, fields: Any, vocabulary: Vocabul
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     settings = {"model_type": _MODEL, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": _SCORE}
     settings |= {name: data[name] for name in ("query_prefix", "document_prefix", "query_length", "document_length")}
-    settings |= {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == SEEN}
+    settings |= {"do_query_expansion": late.expansion != NONE, "attend_to_expansion_tokens": late.expansion == ATTENDED}
     skip = [word for word in words(late.skip) if word in set(vocabulary.tokens)]
     files.write_json(folder / SETTINGS, settings | {"skiplist_words": skip})
     vocabulary.export(folder, length=longest, types=sizes.type_vocab_size if sizes.architecture.token_types else 0)

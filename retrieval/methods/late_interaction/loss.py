@@ -31,7 +31,7 @@ class MaxSimSoftmax(Loss):
       other_positives: as of `in_batch_softmax`: mask, mean or negatives.
     """
 
-    compares = BATCH_SCORES
+    inputs = BATCH_SCORES
 
     temperature: float = 1.0
     other_positives: str = "mask"
@@ -73,7 +73,7 @@ class MaxSimDistillation(Loss):
     negatives are not in the softmax.
     """
 
-    compares = BATCH_SCORES
+    inputs = BATCH_SCORES
     needs_negatives = needs_teacher = True
 
     temperature: float = 1.0

@@ -21,14 +21,14 @@ _NONE = -1e30  # less than any product
 
 
 def maxsim(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_NLE: jax.Array, counts_NL: jax.Array, block: int = 0
+    query_BAE: jax.Array, mask_BA: jax.Array, document_NLE: jax.Array, mask_NL: jax.Array, block: int = 0
 ) -> jax.Array:
     """The score of every query with every document, float32 [B, N].
 
     On a mesh the queries stay where they are, and every device gets all documents.
 
     Args:
-      counts_BA, counts_NL: whether a token counts, bool.
+      mask_BA, mask_NL: whether a token is scored, bool.
       block: documents that are compared at a time, which changes memory and time alone; 0: as many as 64 MiB hold.
 
     Returns:
@@ -36,30 +36,28 @@ def maxsim(
       equally near, the first has the gradient.
     """
     B, A, _ = query_BAE.shape
-    document_NLE, counts_NL = on_every_device((document_NLE, counts_NL))
+    document_NLE, mask_NL = on_every_device((document_NLE, mask_NL))
     devices = max(1, jax.typeof(query_BAE).sharding.mesh.size)
     block = block or max(1, _PRODUCTS // max(1, B * A * document_NLE.shape[1] // devices))
-    queries = query_BAE.astype(jnp.float32), counts_BA
-    documents = document_NLE.astype(jnp.float32), counts_NL
+    queries = query_BAE.astype(jnp.float32), mask_BA
+    documents = document_NLE.astype(jnp.float32), mask_NL
     score: Any = _maxsim(queries, documents, block)
-    return jnp.where(counts_NL.any(axis=1), score, -jnp.inf)
+    return jnp.where(mask_NL.any(axis=1), score, -jnp.inf)
 
 
-def own_scores(
-    query_BAE: jax.Array, counts_BA: jax.Array, document_BKLE: jax.Array, counts_BKL: jax.Array
-) -> jax.Array:
+def own_scores(query_BAE: jax.Array, mask_BA: jax.Array, document_BKLE: jax.Array, mask_BKL: jax.Array) -> jax.Array:
     """The score of every query with its own documents, float32 [B, K]; else as `maxsim`."""
 
-    def of_example(query_AE: jax.Array, counts_A: jax.Array, *documents: jax.Array) -> jax.Array:
-        score: Any = _maxsim((query_AE[None], counts_A[None]), documents, len(documents[0]))
+    def of_example(query_AE: jax.Array, mask_A: jax.Array, *documents: jax.Array) -> jax.Array:
+        score: Any = _maxsim((query_AE[None], mask_A[None]), documents, len(documents[0]))
         return score[0]
 
     scores = jax.vmap(of_example)
-    score_BK = scores(query_BAE.astype(jnp.float32), counts_BA, document_BKLE.astype(jnp.float32), counts_BKL)
-    return jnp.where(counts_BKL.any(axis=2), score_BK, -jnp.inf)
+    score_BK = scores(query_BAE.astype(jnp.float32), mask_BA, document_BKLE.astype(jnp.float32), mask_BKL)
+    return jnp.where(mask_BKL.any(axis=2), score_BK, -jnp.inf)
 
 
-# Vectors [..., E], and whether each counts.
+# Vectors [..., E] and their mask.
 _Tokens = tuple[jax.Array, jax.Array]
 
 
@@ -70,11 +68,11 @@ def _maxsim(queries: _Tokens, documents: Any, block: int) -> jax.Array:
 
 
 def _forward(queries: _Tokens, documents: _Tokens, block: int) -> tuple[jax.Array, tuple]:
-    query_BAE, counts_BA = queries
+    query_BAE, mask_BA = queries
 
     def scores(tokens: _Tokens) -> jax.Array:
         best_BAJ = _products(query_BAE, *tokens).max(axis=3)
-        return (_weights(best_BAJ, counts_BA) * best_BAJ).sum(axis=1)
+        return (_weights(best_BAJ, mask_BA) * best_BAJ).sum(axis=1)
 
     score_TBJ = jax.lax.map(scores, _blocks(documents, block))
     score_BN = jnp.moveaxis(score_TBJ, 0, 1).reshape(len(query_BAE), -1)[:, : len(documents[0])]
@@ -82,17 +80,17 @@ def _forward(queries: _Tokens, documents: _Tokens, block: int) -> tuple[jax.Arra
 
 
 def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
-    (query_BAE, counts_BA), (document_NLE, counts_NL) = residuals
-    blocks = _blocks((document_NLE, counts_NL), block)
+    (query_BAE, mask_BA), (document_NLE, mask_NL) = residuals
+    blocks = _blocks((document_NLE, mask_NL), block)
     N, J = len(document_NLE), blocks[0].shape[1]
     padded_BN = jnp.pad(gradient_BN, ((0, 0), (0, -N % J)))
     gradient_TBJ = jnp.moveaxis(padded_BN.reshape(len(padded_BN), -1, J), 1, 0)
 
     def add(of_query_BAE: jax.Array, of_block: tuple) -> tuple[jax.Array, jax.Array]:
-        document_JLE, counts_JL, gradient_BJ = of_block
-        product_BAJL = _products(query_BAE, document_JLE, counts_JL)
+        document_JLE, mask_JL, gradient_BJ = of_block
+        product_BAJL = _products(query_BAE, document_JLE, mask_JL)
         is_best_BAJL = first_highest(product_BAJL)[..., None] == jnp.arange(product_BAJL.shape[3])
-        weight_BAJ = _weights(product_BAJL.max(axis=3), counts_BA) * gradient_BJ[:, None]
+        weight_BAJ = _weights(product_BAJL.max(axis=3), mask_BA) * gradient_BJ[:, None]
         weight_BAJL = jnp.where(is_best_BAJL, weight_BAJ[..., None], 0)
         of_document_JLE = product("bajl,bae->jle", weight_BAJL, query_BAE, summed())
         return of_query_BAE + product("bajl,jle->bae", weight_BAJL, document_JLE), of_document_JLE
@@ -105,9 +103,9 @@ def _backward(block: int, residuals: tuple, gradient_BN: jax.Array) -> tuple:
 _maxsim.defvjp(_forward, _backward)
 
 
-def _weights(best_BAJ: jax.Array, counts_BA: jax.Array) -> jax.Array:
+def _weights(best_BAJ: jax.Array, mask_BA: jax.Array) -> jax.Array:
     """Whether a score has each query token's best product, [B, A, J]."""
-    return (counts_BA[:, :, None] & (best_BAJ > _NONE)).astype(jnp.float32)
+    return (mask_BA[:, :, None] & (best_BAJ > _NONE)).astype(jnp.float32)
 
 
 def _blocks(documents: _Tokens, block: int) -> _Tokens:
@@ -121,6 +119,6 @@ def _blocks(documents: _Tokens, block: int) -> _Tokens:
     return jax.tree.map(cut, documents)
 
 
-def _products(query_BAE: jax.Array, document_JLE: jax.Array, counts_JL: jax.Array) -> jax.Array:
+def _products(query_BAE: jax.Array, document_JLE: jax.Array, mask_JL: jax.Array) -> jax.Array:
     """The inner products [B, A, J, L]; of a document's token that does not count, less than any other."""
-    return jnp.where(counts_JL, product("bae,jle->bajl", query_BAE, document_JLE), _NONE)
+    return jnp.where(mask_JL, product("bae,jle->bajl", query_BAE, document_JLE), _NONE)

@@ -54,7 +54,7 @@ def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> 
     Returns:
       -inf and -1 where there are fewer; a query without a token finds nothing, nor is a document without one found.
     """
-    scores_QN = np.full((len(queries.counts), len(documents.sizes)), -np.inf, np.float32)
+    scores_QN = np.full((len(queries.mask), len(documents.sizes)), -np.inf, np.float32)
     for numbers, block in _blocks(documents, np.arange(len(documents.sizes)), longest):
         for start in range(0, len(scores_QN), _QUERIES):
             part = slice(start, start + _QUERIES)
@@ -68,21 +68,21 @@ def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray) -
     They are few for each query, and computed by NumPy.
     """
     scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
-    for vectors_AE, counts_A, rows_K, scores_K in zip(*queries, rows_QK, scores_QK):
+    for vectors_AE, mask_A, rows_K, scores_K in zip(*queries, rows_QK, scores_QK):
         places = np.flatnonzero((rows_K >= 0) & (documents.sizes[rows_K] > 0))
-        if len(places) and counts_A.any():
+        if len(places) and mask_A.any():
             sizes = documents.sizes[rows_K[places]]
             vectors_TE = documents.gather(rows_K[places].tolist()).astype(np.float32, copy=False)
-            products_AT = vectors_AE[counts_A] @ vectors_TE.T
+            products_AT = vectors_AE[mask_A] @ vectors_TE.T
             scores_K[places] = np.maximum.reduceat(products_AT, np.cumsum(sizes) - sizes, axis=1).sum(axis=0)
     return scores_QK
 
 
 def probe_centroids(lists: CentroidLists, queries: Queries, probes: int, depth: int) -> np.ndarray:
     """PLAID's candidates: the documents with the best estimates of MaxSim, [Q, depth]; -1 where there are fewer."""
-    rows_QK = np.full((len(queries.counts), depth), -1)
-    for rows_K, vectors, counts in zip(rows_QK, *queries):
-        rows_K[:] = lists.candidates(vectors[counts], probes, depth)
+    rows_QK = np.full((len(queries.mask), depth), -1)
+    for rows_K, vectors, mask in zip(rows_QK, *queries):
+        rows_K[:] = lists.candidates(vectors[mask], probes, depth)
     return rows_QK
 
 
@@ -96,7 +96,7 @@ def best(scores_QN: np.ndarray, rows_QN: np.ndarray, depth: int) -> tuple[np.nda
 def _blocks(
     documents: Documents, numbers: np.ndarray, longest: int
 ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
-    """Documents of like length: their places among `numbers`, and their vectors [J, L, E] with what counts [J, L].
+    """Documents of like length: their places among `numbers`, and their vectors [J, L, E] with their mask [J, L].
 
     L is one of few lengths, so few shapes compile.
     """
@@ -106,18 +106,18 @@ def _blocks(
     for start in range(0, len(order), _BLOCK):
         some = order[start : start + _BLOCK]
         L = next(length for length in lengths if length >= sizes[some].max())
-        counts_J = np.zeros(_BLOCK, np.int64)
-        counts_J[: len(some)] = sizes[some]
-        counts_JL, vectors_TE = np.arange(L) < counts_J[:, None], documents.gather(numbers[some].tolist())
+        sizes_J = np.zeros(_BLOCK, np.int64)
+        sizes_J[: len(some)] = sizes[some]
+        mask_JL, vectors_TE = np.arange(L) < sizes_J[:, None], documents.gather(numbers[some].tolist())
         vectors_JLE = np.zeros((_BLOCK, L, vectors_TE.shape[1]), np.float32)
-        vectors_JLE[counts_JL] = vectors_TE
-        yield some, (vectors_JLE, counts_JL)
+        vectors_JLE[mask_JL] = vectors_TE
+        yield some, (vectors_JLE, mask_JL)
 
 
 def _scores(queries: Queries, part: slice, block: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """The scores of some queries with a block, [Q, J]; -inf for a query without a token."""
-    counts_QA = queries.counts[part]
+    mask_QA = queries.mask[part]
     with devices.alone():
-        scores_QJ = np.array(_maxsim(*map(jnp.asarray, (queries.vectors[part], counts_QA, *block))))
-    scores_QJ[~counts_QA.any(axis=1)] = -np.inf
+        scores_QJ = np.array(_maxsim(*map(jnp.asarray, (queries.vectors[part], mask_QA, *block))))
+    scores_QJ[~mask_QA.any(axis=1)] = -np.inf
     return scores_QJ

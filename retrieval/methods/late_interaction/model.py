@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.common.runtime.arrays import reshape_rows
-from retrieval.methods.late_interaction.token_marks import FILLED
+from retrieval.methods.late_interaction.token_masks import EXPANSION
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import INIT, Transformer
 from retrieval.models.transformer_config import TransformerConfig
@@ -36,9 +36,9 @@ class LateInteraction(nnx.Module):
     encode_query = encode_document = __call__
 
 
-def with_marks(text: Text, marks_RL: jax.Array, unattended: bool) -> Text:
-    """The text whose tokens do not see those that fill it up, where these are `unattended`."""
-    return dataclasses.replace(text, unattended_RL=(marks_RL == FILLED).astype(jnp.int32)) if unattended else text
+def with_mask(text: Text, mask_RL: jax.Array, unattended: bool) -> Text:
+    """The text whose tokens do not attend to those of query expansion, where these are `unattended`."""
+    return dataclasses.replace(text, unattended_RL=(mask_RL == EXPANSION).astype(jnp.int32)) if unattended else text
 
 
 def unpacked(vector_RLE: jax.Array, text: Text, length: int) -> jax.Array:
@@ -57,12 +57,12 @@ def token_vectors(
     """The vectors of all texts of one side of a batch, [B * K, L, E], in chunks of whole groups (`batch_texts.embed`).
 
     Args:
-      unattended: whether no token sees those that fill a text up.
+      unattended: whether no token attends to those of query expansion.
     """
-    length = batch[f"{side}_marks"].shape[-1]
+    length = batch[f"{side}_mask"].shape[-1]
 
-    def encode(text: Text, key: jax.Array | None, *marks: jax.Array) -> jax.Array:
-        text = with_marks(text, marks[0], unattended) if marks else text
+    def encode(text: Text, key: jax.Array | None, *mask: jax.Array) -> jax.Array:
+        text = with_mask(text, mask[0], unattended) if mask else text
         return unpacked(model(text, key), text, length)
 
-    return embed(encode, batch, side, key, chunk_size, *(("_marks",) if unattended else ()))
+    return embed(encode, batch, side, key, chunk_size, *(("_mask",) if unattended else ()))

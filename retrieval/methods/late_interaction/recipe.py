@@ -18,14 +18,13 @@ from retrieval.data.examples.example_kind import ExampleKind
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import metrics
-from retrieval.methods.late_interaction import token_marks
 from retrieval.methods.late_interaction.folder import LateFolder, is_late
 from retrieval.methods.late_interaction.loss import BATCH_SCORES
 from retrieval.methods.late_interaction.maxsim import maxsim, own_scores
 from retrieval.methods.late_interaction.maxsim_search import InMemory, ranked
 from retrieval.methods.late_interaction.model import LateInteraction, token_vectors
 from retrieval.methods.late_interaction.token_encoder import TokenEncoder
-from retrieval.methods.late_interaction.token_marks import LATE, OTHER, Rules
+from retrieval.methods.late_interaction.token_masks import IGNORED, LATE, UNATTENDED, Rules
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import token_count
@@ -51,7 +50,7 @@ class LateRecipe(PairRecipe):
     label = "a model of late interaction"
     has_prefixes = True
     published_by = "late_interaction"
-    gives = (BATCH_SCORES, SCORES)
+    outputs = (BATCH_SCORES, SCORES)
     metrics = POOL_METRICS
     head = ("model.embed_dim",)
     options = (*PairRecipe.options, "model.late.expansion", "model.late.skip")
@@ -65,7 +64,7 @@ class LateRecipe(PairRecipe):
         super().check()
         if not self.config.model.embed_dim:
             raise UserError("config.model.embed_dim=0 is no size of a token's vector: set one, such as 128")
-        is_of_batch = self.named_loss.compares == BATCH_SCORES
+        is_of_batch = self.named_loss.inputs == BATCH_SCORES
         if is_of_batch and self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
 
@@ -127,23 +126,23 @@ class LateRecipe(PairRecipe):
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the scores of a batch."""
         loss = self.named_loss
-        of_batch_scores = loss.compares == BATCH_SCORES
-        chunk_size, is_unattended = self.config.train.chunk_size, self.config.model.late.expansion == token_marks.UNSEEN
+        of_batch_scores = loss.inputs == BATCH_SCORES
+        chunk_size, is_unattended = self.config.train.chunk_size, self.config.model.late.expansion == UNATTENDED
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model, (B, K) = bound(gather(params)), batch["document_id"].shape
             keys = [None if key is None else jax.random.fold_in(key, side) for side in (0, 1)]
             query_BAE = token_vectors(model, batch, "query", keys[0], chunk_size, is_unattended)
             document_NLE = token_vectors(model, batch, "document", keys[1], chunk_size)
-            counts_BA, counts_BKL = (batch[f"{side}_marks"] != OTHER for side in ("query", "document"))
+            mask_BA, mask_BKL = (batch[f"{side}_mask"] != IGNORED for side in ("query", "document"))
             if of_batch_scores:
-                counts_NL = reshape_rows(counts_BKL, B * K, counts_BKL.shape[2])
-                score_BX = maxsim(query_BAE, counts_BA, document_NLE, counts_NL)
+                mask_NL = reshape_rows(mask_BKL, B * K, mask_BKL.shape[2])
+                score_BX = maxsim(query_BAE, mask_BA, document_NLE, mask_NL)
             else:
                 document_BKLE = reshape_rows(document_NLE, B, K, *document_NLE.shape[1:])
-                score_BX = own_scores(query_BAE, counts_BA, document_BKLE, counts_BKL)
+                score_BX = own_scores(query_BAE, mask_BA, document_BKLE, mask_BKL)
             # A document without a token has the lowest score that there is: an infinite one has no gradient.
-            score_BX = jnp.where(jnp.isfinite(score_BX), score_BX, -float(counts_BA.shape[1]))
+            score_BX = jnp.where(jnp.isfinite(score_BX), score_BX, -float(mask_BA.shape[1]))
             loss_B, metrics = loss(score_BX, batch)
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 

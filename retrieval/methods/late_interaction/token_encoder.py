@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers.prefixes import type_change
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.methods.late_interaction.model import with_marks
-from retrieval.methods.late_interaction.token_marks import COUNTED, OTHER, UNSEEN, Rules
+from retrieval.methods.late_interaction.model import with_mask
+from retrieval.methods.late_interaction.token_masks import IGNORED, SCORED, UNATTENDED, Rules
 from retrieval.recipes.inference import Inference
 from retrieval.search import encoding, text_batches
 
@@ -27,11 +27,11 @@ Rows = Sequence[Sequence[int]]
 class Queries(NamedTuple):
     """Attributes:
     vectors: float32 [Q, A, E].
-    counts: whether a token counts, bool [Q, A].
+    mask: whether a token is scored, bool [Q, A].
     """
 
     vectors: np.ndarray
-    counts: np.ndarray
+    mask: np.ndarray
 
     @classmethod
     def empty(cls, count: int, length: int, size: int) -> "Queries":
@@ -40,10 +40,10 @@ class Queries(NamedTuple):
 
     @classmethod
     def padded(cls, texts: Sequence[np.ndarray], count: int, length: int) -> "Queries":
-        """Vectors [T, E] of each text as arrays of so many texts and tokens; those beyond do not count."""
+        """Vectors [T, E] of each text as arrays of so many texts and tokens; those beyond are not scored."""
         made = cls.empty(count, length, max((each.shape[1] for each in texts), default=1))
         for number, vectors_TE in enumerate(texts):
-            made.vectors[number, : len(vectors_TE)], made.counts[number, : len(vectors_TE)] = vectors_TE, True
+            made.vectors[number, : len(vectors_TE)], made.mask[number, : len(vectors_TE)] = vectors_TE, True
         return made
 
 
@@ -54,9 +54,9 @@ class TokenEncoder:
         """Args are the config that the model was trained with, its vocabulary, and the model, which may be abstract."""
         self._config = config
         self._rules = Rules.of(config.model, vocabulary)
-        self._devices, unattended = mesh.size, config.model.late.expansion == UNSEEN
+        self._devices, unattended = mesh.size, config.model.late.expansion == UNATTENDED
         inference = Inference(config, model, type_change(config.data, vocabulary.sep_id), mesh)
-        self._queries = inference.compiled(lambda model, text, marks: model(with_marks(text, marks, unattended), None))
+        self._queries = inference.compiled(lambda model, text, mask: model(with_mask(text, mask, unattended), None))
         self._documents = inference.compiled(lambda model, text: model(text, None))
 
     def queries(self, params: Any) -> Callable[[Rows], Queries]:
@@ -73,9 +73,9 @@ class TokenEncoder:
         for start in range(0, len(rows), _QUERIES):
             part = rows[start : start + _QUERIES]
             size, places = text_batches.few(len(part), self._devices), slice(start, start + len(part))
-            ids_BL, marks_BL = self._rules.of_queries(text_batches.padded(part, size, length))
-            made.vectors[places] = encoding.finite(embed(ids_BL, marks_BL), len(part))
-            made.counts[places] = (marks_BL != OTHER)[: len(part)]
+            ids_BL, mask_BL = self._rules.of_queries(text_batches.padded(part, size, length))
+            made.vectors[places] = encoding.finite(embed(ids_BL, mask_BL), len(part))
+            made.mask[places] = (mask_BL != IGNORED)[: len(part)]
         return made
 
     def _encode_document(self, embed: Callable[..., np.ndarray], rows: Rows) -> list[np.ndarray]:
@@ -85,7 +85,7 @@ class TokenEncoder:
             return max(self._devices, self._config.encode.batch_tokens // length // self._devices * self._devices)
 
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
-            counts_BL = self._rules.of_documents(ids_BL) == COUNTED
-            for place, vectors_LE, counts_L in zip(places, encoding.finite(embed(ids_BL), len(places)), counts_BL):
-                vectors[place] = vectors_LE[counts_L]
+            mask_BL = self._rules.of_documents(ids_BL) == SCORED
+            for place, vectors_LE, mask_L in zip(places, encoding.finite(embed(ids_BL), len(places)), mask_BL):
+                vectors[place] = vectors_LE[mask_L]
         return vectors

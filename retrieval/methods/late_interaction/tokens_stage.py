@@ -14,7 +14,7 @@ from retrieval.common.runtime import hosts
 from retrieval.data.sets import beir
 from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.residuals import Codec
-from retrieval.methods.late_interaction.token_marks import NONE
+from retrieval.methods.late_interaction.token_masks import NONE
 from retrieval.methods.late_interaction.token_store import FOLDER, TokenStore
 from retrieval.methods.late_interaction.trained import LATE_MODELS, MODEL, LateModel
 from retrieval.recipes.parameters import local_mesh

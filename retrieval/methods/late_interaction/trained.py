@@ -51,7 +51,7 @@ class LateModel(TextEncoder):
         """The vectors of the tokens that count of each row, float32 [T, E]."""
         if side == DOCUMENT:
             return self._documents(rows)
-        return [vectors[counts] for vectors, counts in zip(*self._queries(rows))]
+        return [vectors[mask] for vectors, mask in zip(*self._queries(rows))]
 
     def over(self, documents: list[np.ndarray] | Documents, /) -> Callable[[Sequence[np.ndarray], int], Lists]:
         """Exact MaxSim with every document."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.common.errors import UserError
-from retrieval.training.candidates import counts
+from retrieval.training.candidates import candidate_mask
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 
 # Under the root, beside the sum of squares: the cosine of a zero vector is 0, and so is its gradient.
@@ -50,7 +50,7 @@ class Quadruplet(Loss):
       batch_sum: whether each loss is multiplied by B: the caller takes the mean, and so gets the sum.
     """
 
-    compares = EMBEDDINGS
+    inputs = EMBEDDINGS
     needs_negatives = of_cosines = True
 
     margin: float = 1.0
@@ -73,9 +73,9 @@ class Quadruplet(Loss):
         if K not in (2, 3):
             way = "set config.data.negatives=2, or 1 for simple negatives alone"
             raise UserError(f"a quadruplet has a positive and two negatives, and an example here {K} documents: {way}")
-        margin, hinges = self.margin, self.hinges
+        ids_BK, margin, hinges = batch["document_id"], self.margin, self.hinges
         hard_margin = margin if self.hard_margin == -1 else self.hard_margin
-        has_hard_B = counts(batch["document_id"])[:, 2] if K == 3 else jnp.zeros_like(batch["document_id"][:, 0], bool)
+        has_hard_B = candidate_mask(ids_BK)[:, 2] if K == 3 else jnp.zeros_like(ids_BK[:, 0], bool)
         positive_BE, simple_BE, hard_BE = document_BKE[:, 0], document_BKE[:, 1], document_BKE[:, -1]
         positive_B, simple_B = distance(query_BE, positive_BE), distance(query_BE, simple_BE)
         asked_hard_B, hard_B = distance(query_BE, hard_BE), distance(hard_BE, simple_BE)

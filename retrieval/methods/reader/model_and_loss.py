@@ -34,7 +34,7 @@ from retrieval.models.transformer_config import TransformerConfig
 from retrieval.models.two_tower import TwoTower
 from retrieval.training.loss_kind import LOSSES, Batch, Loss, Metrics
 
-# What a reader's loss compares.
+# The inputs of a reader's loss.
 SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"
 
 ANSWER_TOKENS = 10  # of the longest answer (Lee et al. 2019, section 5.2)
@@ -159,7 +159,7 @@ class SpanLikelihood(ReaderLoss):
       temperature: the retriever's scores are divided by it.
     """
 
-    compares = SPANS
+    inputs = SPANS
 
     shared_norm: bool = True
     joint: bool = False
@@ -227,7 +227,7 @@ class DPRReader(ReaderLoss):
     normalised over the positive alone. Of a question without a matched span nothing is trained.
     """
 
-    compares = SPANS
+    inputs = SPANS
 
     selects = True
     answer_weight = 0.0  # the head chooses the paragraph, and of equal spans the best comes first
@@ -258,7 +258,7 @@ class ORQAReader(ReaderLoss):
       early, temperature: as of `SpanLikelihood`.
     """
 
-    compares = SPAN_PAIRS
+    inputs = SPAN_PAIRS
 
     early: bool = False
     temperature: float = 1.0

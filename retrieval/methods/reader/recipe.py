@@ -47,7 +47,7 @@ class ReaderRecipe(Recipe):
 
     kind = task.ANSWERED
     label = "a reader"
-    gives = (SPANS, SPAN_PAIRS)
+    outputs = (SPANS, SPAN_PAIRS)
     options = ("data.paragraphs",)
     examples_of = "spans"
 
@@ -70,7 +70,7 @@ class ReaderRecipe(Recipe):
             own = self.config.copy_and_resolve_references()
             own.data.document_length, own.model.positions, own.model.tied = own.data.query_length, 0, True
             retriever = build_towers(own, vocab_size)
-        widths = ANSWER_TOKENS if loss.compares == SPAN_PAIRS else 0
+        widths = ANSWER_TOKENS if loss.inputs == SPAN_PAIRS else 0
         heads: dict[str, Any] = {"widths": widths, "selects": loss.selects, "retriever": retriever}
         return SpanReader(self.sizes(vocab_size), **heads, rngs=Rngs(self.config.seed))
 

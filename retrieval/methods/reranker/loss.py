@@ -23,7 +23,7 @@ class BinaryCrossEntropy(Loss):
     as probabilities; for the order alone `multi_negative_nll` is mostly better.
     """
 
-    compares = SCORES
+    inputs = SCORES
     needs_negatives = True
 
     temperature: float = 1.0
@@ -45,7 +45,7 @@ class ClassCrossEntropy(Loss):
     from a classifier of two classes. A document's score is log p(relevant).
     """
 
-    compares = CLASSES
+    inputs = CLASSES
     needs_negatives = True
 
     def __call__(self, logit_BKC: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:

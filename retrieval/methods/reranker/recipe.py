@@ -81,7 +81,7 @@ class RerankerRecipe(PairRecipe):
     published_by = "reranker"
     head = ("model.classes",)
     options = (*PairRecipe.options, "model.classes")
-    gives = (SCORES, CLASSES)
+    outputs = (SCORES, CLASSES)
     metrics = POOL_METRICS
 
     def build(self, vocab_size: int) -> CrossEncoder:
@@ -120,7 +120,7 @@ class RerankerRecipe(PairRecipe):
                 f"a reranker's row has the query too, and config.data.query_length={config.data.query_length} fills it"
             )
             raise UserError(f"config.data.document_length={config.data.document_length}: {why}: raise the first")
-        if config.model.classes == 1 and self.named_loss.compares == CLASSES:
+        if config.model.classes == 1 and self.named_loss.inputs == CLASSES:
             raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")
 
     def check_validation(self) -> None:
@@ -162,7 +162,7 @@ class RerankerRecipe(PairRecipe):
         """The loss that the config names, of the logits or the scores of a batch."""
         (B, K), loss = batch["document_id"].shape, self.named_loss
         logits_BKC = reshape_rows(embed(model, batch, "pair", key, self.config.train.chunk_size), B, K, -1)
-        loss_B, metrics = loss(logits_BKC if loss.compares == CLASSES else relevance(logits_BKC), batch)
+        loss_B, metrics = loss(logits_BKC if loss.inputs == CLASSES else relevance(logits_BKC), batch)
         return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
 

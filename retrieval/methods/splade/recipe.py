@@ -42,7 +42,7 @@ class SpladeRecipe(PairRecipe):
     label = "a model of sparse vectors"
     published_by = "splade"
     has_prefixes = True
-    gives = (EMBEDDINGS, SCORES)
+    outputs = (EMBEDDINGS, SCORES)
     options = ("data.negatives", "model.sparse_queries", *(f"train.sparse.{name}" for name in _FIELDS))
     metrics = POOL_METRICS
     validator = "pool"

@@ -28,7 +28,7 @@ def settings() -> list[str]:
     return [*_WHEN, *MINED, *dict.fromkeys(path.rpartition(".")[0] for path in own)]
 
 
-def kind_of(config: ConfigDict) -> Any:
+def refresh_of(config: ConfigDict) -> Any:
     """The `RefreshKind` that a config refreshes pairs by; None where it refreshes none."""
     return REFRESHES.find(config.mine.refresh_makes, "config.mine.refresh_makes") if config.mine.refresh_every else None
 
@@ -45,5 +45,5 @@ def check(config: ConfigDict) -> None:
     if mine.turn_rate and (schedule := config.train.schedule) != "linear":
         way = f"and config.train.schedule={schedule} is another: set that to linear, or config.mine.turn_rate=0"
         raise UserError(f"config.mine.turn_rate={mine.turn_rate:g} plans a linear schedule anew, {way}")
-    if kind := kind_of(config):
-        kind.check(config)
+    if refresh := refresh_of(config):
+        refresh.check(config)

@@ -17,7 +17,7 @@ from retrieval.recipes.parameters import make_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.runs.fitting import examples, training_length
 from retrieval.runs.fitting.packed_rows import with_rows
-from retrieval.runs.fitting.refresh_kind import kind_of
+from retrieval.runs.fitting.refresh_kind import refresh_of
 from retrieval.runs.fitting.source_batches import make_batches
 from retrieval.runs.pipeline.records import read_own_record
 from retrieval.runs.pipeline.run import Run
@@ -133,6 +133,6 @@ def prepare(run: Run) -> Setup:
 
 def _batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> loop.Batches:
     """Batches of one source or several, perhaps refreshed while a model trains."""
-    if kind := kind_of(run.config):
-        return kind.batches(run, vocabulary, mesh)
+    if refresh := refresh_of(run.config):
+        return refresh.batches(run, vocabulary, mesh)
     return make_batches(run, vocabulary, mesh)

@@ -19,7 +19,7 @@ from retrieval.runs.weights import published_weights as bert_weights
 _log = logging.getLogger(__name__)
 
 
-class ExportedTowers(NamedTuple):
+class LoadedTowers(NamedTuple):
     """Attributes:
     config: with the sizes and lengths of the towers.
     params: as `parameters_of` gives them.
@@ -46,7 +46,7 @@ class Chosen(NamedTuple):
 USUAL = Chosen()
 
 
-def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTowers:
+def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> LoadedTowers:
     """The towers of a folder.
 
     Args:
@@ -62,7 +62,7 @@ def read(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> ExportedTo
     towers = {"query_tower": query, "document_tower": document}
     params = {name: towers[name].tower(shape) for name, shape in shapes.items()}
     bert_weights.log_spare_rows(document.bert, vocabulary)
-    return ExportedTowers(config, vocabulary, params)
+    return LoadedTowers(config, vocabulary, params)
 
 
 def set_sizes(folder: Path, config: ConfigDict, chosen: Chosen = USUAL) -> tuple[ModuleFolder, ModuleFolder]:

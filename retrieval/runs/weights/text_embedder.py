@@ -24,7 +24,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import exported_towers, module_fields
-from retrieval.runs.weights.exported_towers import ExportedTowers
+from retrieval.runs.weights.exported_towers import LoadedTowers
 from retrieval.runs.weights.trained_model import TRAINED, PublishedKind, TrainedKind
 from retrieval.runs.weights.trained_run import load_towers, of_towers
 from retrieval.search import encoding
@@ -67,7 +67,7 @@ class Distinct(Generic[T]):
 class TextEmbedder:
     """Towers on the devices of this host. Of long documents the beginning is embedded, as in training."""
 
-    def __init__(self, towers: ExportedTowers, embedder: Embedder | None = None):
+    def __init__(self, towers: LoadedTowers, embedder: Embedder | None = None):
         """`embedder` is of towers that differ by parameters and prompts alone; by default it is made."""
         texts, mesh = (towers.config, towers.vocabulary), local_mesh(towers.config)
         embedder = embedder or Embedder(*texts, mesh)
@@ -140,7 +140,7 @@ class _Embedders(PublishedKind):
         vocabulary = vocabularies.files(vocabularies.find(next(iter(towers)).bert.path))
         return [*weights, *model_folder.module_files(folder), *vocabulary]
 
-    def towers(self, run: Run, value: str, field: str) -> ExportedTowers:
+    def towers(self, run: Run, value: str, field: str) -> LoadedTowers:
         """The towers as they were trained or published; mesh and sizes of batches are those of `run`."""
         self.check(run, value, field)
         if folder := self.published(value, field):
@@ -149,7 +149,7 @@ class _Embedders(PublishedKind):
             trainer = self.trainer(run, value, field)
             vocabulary = trainer.load_vocabulary()
             config = of_towers(trainer).copy_and_resolve_references()
-            towers = ExportedTowers(config, vocabulary, parameters_of(load_towers(trainer, len(vocabulary))))
+            towers = LoadedTowers(config, vocabulary, parameters_of(load_towers(trainer, len(vocabulary))))
         towers.config.update({"mesh": run.config.mesh, "encode": run.config.encode})
         towers.config.encode.windows = 1
         return towers

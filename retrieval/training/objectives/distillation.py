@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.training.candidates import OfCandidates, counts, mean_of_negatives
+from retrieval.training.candidates import OfCandidates, candidate_mask, mean_of_negatives
 from retrieval.training.loss_kind import LOSSES, Batch, teacher_scores
 
 
@@ -50,10 +50,10 @@ class KLDivergence(OfCandidates):
 
     def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
         """As `OfCandidates.of_scores`."""
-        counts_BK, scores = counts(ids_BK), (score_BK, teacher_scores(batch) / self.teacher_temperature)
-        student_BK, teacher_BK = (jax.nn.log_softmax(jnp.where(counts_BK, x_BK, -jnp.inf)) for x_BK in scores)
+        mask_BK, scores = candidate_mask(ids_BK), (score_BK, teacher_scores(batch) / self.teacher_temperature)
+        student_BK, teacher_BK = (jax.nn.log_softmax(jnp.where(mask_BK, x_BK, -jnp.inf)) for x_BK in scores)
         # What does not count has probability 0 in both; -inf - -inf would be NaN.
-        gap_BK = jnp.where(counts_BK, teacher_BK, 0) - jnp.where(counts_BK, student_BK, 0)
+        gap_BK = jnp.where(mask_BK, teacher_BK, 0) - jnp.where(mask_BK, student_BK, 0)
         return (jnp.exp(teacher_BK) * gap_BK).sum(axis=1)
 
 

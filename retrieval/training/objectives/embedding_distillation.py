@@ -22,7 +22,7 @@ class OfTeacher(Loss):
     that the teacher knows, and the positive its translation. For a smaller student of one language both are one text.
     """
 
-    compares = EMBEDDINGS
+    inputs = EMBEDDINGS
 
     guide: str = ""
 

@@ -15,7 +15,7 @@ from retrieval.common.errors import UserError, divisors
 from retrieval.common.runtime.arrays import on_every_device
 from retrieval.training.candidate_blocks import Anchors, Candidates, inverse_lengths
 from retrieval.training.cross_entropy import cross_entropy
-from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, PUSHED, Batch, Loss, Metrics
+from retrieval.training.loss_kind import AS_NEGATIVES, EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 from retrieval.training.matryoshka import check_sizes
 
 
@@ -54,8 +54,8 @@ class InBatchSoftmax(Loss):
         `guide_margin` is left out. All sizes and both directions have these scores.
     """
 
-    compares = EMBEDDINGS
-    neutral = {"train.other_positives": (PUSHED,), "train.log_q": (False,)}
+    inputs = EMBEDDINGS
+    neutral = {"train.other_positives": (AS_NEGATIVES,), "train.log_q": (False,)}
     block: ClassVar[int] = 512  # documents that are compared at a time: it changes memory and time, not the result
 
     temperature: float = 1.0

@@ -10,7 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.training.candidates import OfCandidates, counts
+from retrieval.training.candidates import OfCandidates, candidate_mask
 from retrieval.training.loss_kind import LOSSES, Batch, teacher_scores
 
 _LEAST = 1e-10  # of an ideal DCG: without a relevant document there is none
@@ -31,7 +31,7 @@ class RankNet(OfCandidates):
     def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
         """As `OfCandidates.of_scores`; 0 where no two grades differ."""
         loss_BKK = jax.nn.softplus(score_BK[:, None, :] - score_BK[:, :, None])
-        return _mean_of_pairs(loss_BKK, teacher_scores(batch), counts(ids_BK))
+        return _mean_of_pairs(loss_BKK, teacher_scores(batch), candidate_mask(ids_BK))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,12 @@ class ListMLE(OfCandidates):
 
     def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
         """As `OfCandidates.of_scores`."""
-        counts_BK = counts(ids_BK)
-        order_BR = jnp.argsort(jnp.where(counts_BK, -teacher_scores(batch), jnp.inf), axis=1, stable=True)
-        score_BR, counts_BR = (jnp.take_along_axis(x_BK, order_BR, axis=1) for x_BK in (score_BK, counts_BK))
-        counted_BR = jnp.where(counts_BR, score_BR, -jnp.inf)  # these come last
+        mask_BK = candidate_mask(ids_BK)
+        order_BR = jnp.argsort(jnp.where(mask_BK, -teacher_scores(batch), jnp.inf), axis=1, stable=True)
+        score_BR, mask_BR = (jnp.take_along_axis(x_BK, order_BR, axis=1) for x_BK in (score_BK, mask_BK))
+        counted_BR = jnp.where(mask_BR, score_BR, -jnp.inf)  # these come last
         rest_BR = jax.lax.cumlogsumexp(counted_BR, axis=1, reverse=True)
-        return jnp.where(counts_BR, rest_BR - score_BR, 0).sum(axis=1)
+        return jnp.where(mask_BR, rest_BR - score_BR, 0).sum(axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +72,12 @@ class LambdaLoss(OfCandidates):
 
     def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
         """As `OfCandidates.of_scores`; 0 where no two grades differ."""
-        counts_BK, grade_BK = counts(ids_BK), teacher_scores(batch)
-        order_BR = jnp.argsort(jnp.where(counts_BK, -score_BK, jnp.inf), axis=1, stable=True)
-        score_BR, grade_BR, counts_BR = (
-            jnp.take_along_axis(x_BK, order_BR, axis=1) for x_BK in (score_BK, grade_BK, counts_BK)
+        mask_BK, grade_BK = candidate_mask(ids_BK), teacher_scores(batch)
+        order_BR = jnp.argsort(jnp.where(mask_BK, -score_BK, jnp.inf), axis=1, stable=True)
+        score_BR, grade_BR, mask_BR = (
+            jnp.take_along_axis(x_BK, order_BR, axis=1) for x_BK in (score_BK, grade_BK, mask_BK)
         )
-        gain_BR = jnp.where(counts_BR, jnp.exp2(jnp.maximum(grade_BR, 0)) - 1, 0)
+        gain_BR = jnp.where(mask_BR, jnp.exp2(jnp.maximum(grade_BR, 0)) - 1, 0)
         rank_R = jnp.arange(1, score_BR.shape[1] + 1)
         inverse_R = 1 / jnp.log2(1.0 + rank_R)
         ideal_B = (jnp.sort(gain_BR, axis=1, descending=True) * inverse_R).sum(axis=1)
@@ -89,14 +89,14 @@ class LambdaLoss(OfCandidates):
         weight_RR = 10 * step_RR + jnp.abs(inverse_R[:, None] - inverse_R)
         weight_BRR = weight_RR * jnp.abs(gain_BR[:, :, None] - gain_BR[:, None, :])
         loss_BRR = weight_BRR * jax.nn.softplus(score_BR[:, None, :] - score_BR[:, :, None]) / jnp.log(2.0)
-        return _mean_of_pairs(loss_BRR, grade_BR, counts_BR)
+        return _mean_of_pairs(loss_BRR, grade_BR, mask_BR)
 
 
-def _mean_of_pairs(loss_BKK: jax.Array, grade_BK: jax.Array, counts_BK: jax.Array) -> jax.Array:
+def _mean_of_pairs(loss_BKK: jax.Array, grade_BK: jax.Array, mask_BK: jax.Array) -> jax.Array:
     """The mean over the pairs of which the first has the higher grade; 0 where there is none."""
     differ_BKK = grade_BK[:, :, None] > grade_BK[:, None, :]
-    counts_BKK = differ_BKK & counts_BK[:, :, None] & counts_BK[:, None, :]
-    return jnp.where(counts_BKK, loss_BKK, 0).sum(axis=(1, 2)) / jnp.maximum(counts_BKK.sum(axis=(1, 2)), 1)
+    mask_BKK = differ_BKK & mask_BK[:, :, None] & mask_BK[:, None, :]
+    return jnp.where(mask_BKK, loss_BKK, 0).sum(axis=(1, 2)) / jnp.maximum(mask_BKK.sum(axis=(1, 2)), 1)
 
 
 LOSSES.register("ranknet", RankNet)

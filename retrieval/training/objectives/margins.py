@@ -34,7 +34,7 @@ class MultiLabelMargin(Loss):
     up, and `NO_DOCUMENT` too.
     """
 
-    compares = EMBEDDINGS
+    inputs = EMBEDDINGS
 
     margin: float = 1.0
 

@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.training.candidates import OfCandidates, counts, mean_of_negatives
+from retrieval.training.candidates import OfCandidates, candidate_mask, mean_of_negatives
 from retrieval.training.loss_kind import LOSSES, Batch
 
 
@@ -41,7 +41,7 @@ class MultiNegativeNLL(OfCandidates):
 
     def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
         """As `OfCandidates.of_scores`."""
-        counted_BK = jnp.where(counts(ids_BK), score_BK, -jnp.inf)
+        counted_BK = jnp.where(candidate_mask(ids_BK), score_BK, -jnp.inf)
         return jax.nn.logsumexp(counted_BK, axis=1) - score_BK[:, 0]
 
 

@@ -28,7 +28,7 @@ class CoSENT(Loss):
     sum, so memory and time grow with B, and not with its square.
     """
 
-    compares = EMBEDDINGS
+    inputs = EMBEDDINGS
     needs_teacher = of_scored_pairs = of_cosines = True
 
     temperature: float = 1.0
@@ -55,7 +55,7 @@ class CosineMSE(Loss):
     are wanted as they are, from -1 to 1; else CoSENT, which needs no scale.
     """
 
-    compares = EMBEDDINGS
+    inputs = EMBEDDINGS
     needs_teacher = of_scored_pairs = of_cosines = True
     score_limits = (-1.0, 1.0)
 

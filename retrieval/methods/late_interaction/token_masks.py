@@ -1,10 +1,10 @@
-"""What each token of a row is to the score: it counts, it fills a query up and counts, or it does not count.
+"""Masks of tokens: MaxSim scores a token, scores it as one of query expansion, or ignores it.
 
 A query `[CLS] [Q] what is it [SEP]` of 10 tokens is filled up with [MASK] (query expansion); a document's padding and
-its punctuation do not count:
+its punctuation are ignored:
 
-    query      2 1 7 8 9 3 4 4 4 4      marks  1 1 1 1 1 1 2 2 2 2
-    document   2 5 6 9 12 3 -1 -1       marks  1 1 1 1 0 1 0 0         12: a full stop
+    query      2 1 7 8 9 3 4 4 4 4      mask  1 1 1 1 1 1 2 2 2 2
+    document   2 5 6 9 12 3 -1 -1       mask  1 1 1 1 0 1 0 0         12: a full stop
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from retrieval.data.examples.example_kind import PAIRS, ExampleKind, Field, toke
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 
-OTHER, COUNTED, FILLED = 0, 1, 2
+IGNORED, SCORED, EXPANSION = 0, 1, 2
 
-# Ways of query expansion: none; [MASK] that no token sees, as the authors have it; [MASK] that all see.
-NONE, UNSEEN, SEEN = "none", "unseen", "seen"
+# Ways of query expansion: none; [MASK] that no token attends to, as the authors have it; [MASK] that all attend to.
+NONE, UNATTENDED, ATTENDED = "none", "unseen", "seen"
 PUNCTUATION = "punctuation"
 
 _DOCUMENTS = ("document_id", "document")
@@ -34,18 +34,18 @@ _DOCUMENTS = ("document_id", "document")
 LATE = dataclasses.replace(
     PAIRS,
     fields={**PAIRS.fields, "query": tokens()},
-    made={**PAIRS.made, "query_marks": Field(shape=("query",)), "document_marks": Field(shape=_DOCUMENTS)},
+    made={**PAIRS.made, "query_mask": Field(shape=("query",)), "document_mask": Field(shape=_DOCUMENTS)},
     unread=("log_q",),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How marks are made.
+    """How the masks are made.
 
     Attributes:
       fill: the token that queries are filled up with; -1 for none.
-      skip: tokens of documents that do not count.
+      skip: tokens of documents that are ignored.
     """
 
     fill: int
@@ -66,15 +66,15 @@ class Rules:
         return cls(fill, tuple(id for id, token in enumerate(vocabulary.tokens) if token in skip))
 
     def of_queries(self, ids_BL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Padded rows filled up, and their marks, both [B, L]."""
+        """Padded rows filled up, and their mask, both [B, L]."""
         blank_BL = ids_BL == FILLER
         if self.fill < 0:
-            return ids_BL, np.where(blank_BL, OTHER, COUNTED).astype(np.int32)
-        return np.where(blank_BL, self.fill, ids_BL), np.where(blank_BL, FILLED, COUNTED).astype(np.int32)
+            return ids_BL, np.where(blank_BL, IGNORED, SCORED).astype(np.int32)
+        return np.where(blank_BL, self.fill, ids_BL), np.where(blank_BL, EXPANSION, SCORED).astype(np.int32)
 
     def of_documents(self, ids_BL: np.ndarray) -> np.ndarray:
-        """The marks of padded rows, [B, L]."""
-        return np.where((ids_BL == FILLER) | np.isin(ids_BL, self.skip), OTHER, COUNTED).astype(np.int32)
+        """The mask of padded rows, [B, L]."""
+        return np.where((ids_BL == FILLER) | np.isin(ids_BL, self.skip), IGNORED, SCORED).astype(np.int32)
 
     def kind(self) -> ExampleKind:
         """`LATE` with these rules."""
@@ -88,8 +88,8 @@ class Rules:
         return {
             **PAIRS.make(row, sep_id),
             "query": tf.where(blank, self.fill, query) if fills else query,
-            "query_marks": tf.where(blank, FILLED if fills else OTHER, COUNTED),
-            "document_marks": tf.where(tf.reduce_any(skipped, axis=-1), OTHER, COUNTED),
+            "query_mask": tf.where(blank, EXPANSION if fills else IGNORED, SCORED),
+            "document_mask": tf.where(tf.reduce_any(skipped, axis=-1), IGNORED, SCORED),
         }
 
 
