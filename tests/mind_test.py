@@ -86,7 +86,7 @@ def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
         first = next(iter(groups)).query
         assert not [*groups.where(lambda query: query != first).apart(1)]
         vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"])
-        told = pair_shards.write_pairs(groups, vocabulary, tmp_path, 1, apart=lambda: groups.apart(100))
+        told = pair_shards.PairWriter(groups, vocabulary, apart=lambda: groups.apart(100)).write(tmp_path, 1)
     assert (told["pairs"], told["most positives"], told["negatives per pair"]) == (3, 3, 1.0)
 
 

@@ -61,7 +61,7 @@ def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
     texts = [Candidate("1", "fox dog", "the dog"), Candidate("2", "", "dog fox dog " * 9), Candidate("3", "fox", "")]
     queries = ["fox", "the dog", "dog"]
     pairs = [Example(query, (text,)) for query, text in zip(queries, texts)]
-    pair_shards.write_pairs(pairs, vocabulary, tmp_path, 1, prefixes=prefixes)
+    pair_shards.PairWriter(pairs, vocabulary, prefixes=prefixes).write(tmp_path, 1)
     options = {"shuffle_buffer": 1, "prefixes": prefixes}
     name, _ = register(Stored(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
     lengths, device = pair_lengths(12, 24), SingleDeviceSharding(jax.devices()[0])

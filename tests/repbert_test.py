@@ -32,7 +32,7 @@ def test_batches_have_triples_in_the_order_of_the_file(tmp_path):
         read = lambda: labelled_format.in_order(paths, settings, tmp_path)  # noqa: E731
         held_out = next(iter(groups)).query
         others = groups.where(lambda query: query != held_out)
-        statistics = pair_shards.write_pairs(others, vocabulary, tmp_path, 4, apart=read, in_order=True)
+        statistics = pair_shards.PairWriter(others, vocabulary, apart=read, in_order=True).write(tmp_path, 4)
     assert is_in_order(tmp_path)
     kept = [row for row in rows if f"q w{row[0]}" != held_out]
     assert statistics["pairs"] == len(kept) and statistics["most positives"] == (1 if held_out == "q w2" else 2)

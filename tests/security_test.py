@@ -182,7 +182,7 @@ VOCABULARY = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 
 def write_shards(folder):
     texts = {text.id: text for text in labelled().candidates}
-    pair_shards.write_pairs(list(of_set(labelled(), "train", texts.get)), VOCABULARY, folder, 1)
+    pair_shards.PairWriter(list(of_set(labelled(), "train", texts.get)), VOCABULARY).write(folder, 1)
 
 
 def read_shards(folder):

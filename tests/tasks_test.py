@@ -169,7 +169,7 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
     """With more data than lies in buffers: the rest is read when training goes on."""
     texts = [Candidate(str(number), "", f"passage {number}") for number in range(8000)]
     examples = [Example(f"question {text.id}", (text,), ()) for text in texts]
-    pair_shards.write_pairs(examples, corpus[1], tmp_path / "old", 1)
+    pair_shards.PairWriter(examples, corpus[1]).write(tmp_path / "old", 1)
 
     def draw(folder):
         name, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, shuffle_buffer=4)
@@ -245,7 +245,7 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
 def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path, negatives):
     texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
     examples = [Example("with", (texts[0],), tuple(texts[2:4])), Example("without", (texts[1],))]
-    pair_shards.write_pairs(examples, corpus[1], tmp_path, 2)
+    pair_shards.PairWriter(examples, corpus[1]).write(tmp_path, 2)
     _, found = register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path, negatives=negatives)
     with pytest.raises(UserError, match="'pairs': 1 examples") if negatives else contextlib.nullcontext():
         seqio_tasks.check_lanes(found, 2)
@@ -325,7 +325,7 @@ def labelled(corpus, tmp_path_factory):
     candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
     qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
     value = RetrievalSet("training", queries, candidates, {"train": qrels})
-    return folder, value, pair_shards.write_pairs(training_examples(value), corpus[1], folder, 4)
+    return folder, value, pair_shards.PairWriter(training_examples(value), corpus[1]).write(folder, 4)
 
 
 def training_examples(value):
@@ -340,7 +340,7 @@ def hard(corpus, tmp_path_factory):
     examples = [Example(f"animal {i}", (texts[i],), tuple(texts[i + 1 : 2 * i + 1])) for i in range(6)]
     examples += [Example(f"animal {i}", (texts[i],), tuple(texts[8:])) for i in (6, 7)]
     examples.append(Example("two", (texts[0], texts[1]), tuple(texts[2:7])))
-    return folder, examples, pair_shards.write_pairs(examples, corpus[1], folder, 2)
+    return folder, examples, pair_shards.PairWriter(examples, corpus[1]).write(folder, 2)
 
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
@@ -377,7 +377,7 @@ def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
     folder, examples, _ = hard
     if keeps:
         folder = tmp_path
-        pair_shards.write_pairs(examples, corpus[1], folder, 2, keep_lone=True)
+        pair_shards.PairWriter(examples, corpus[1], keep_lone=True).write(folder, 2)
     expected, records = collections.Counter(), 9 + keeps
     for _, golds, negatives, *_ in examples:
         for gold in golds if negatives or keeps else ():
@@ -396,7 +396,7 @@ def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
 
 
 def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
-    statistics = pair_shards.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
+    statistics = pair_shards.PairWriter(hard[1], corpus[1], positives=1).write(tmp_path, 2)
     assert (statistics["pairs"], statistics["positives left out"]) == (9, 1)
     trained = {(query, documents[0]) for query, documents, *_ in drawn(corpus, tmp_path, negatives=0)}
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
@@ -414,7 +414,7 @@ def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
     sung, else_ = ({id_of[a] for a in animals} for animals in (("ant", "bee", "cow", "dog"), ("ant", "fox")))
     for number, positives in enumerate((0, 1)):
         folder = tmp_path / str(number)
-        assert pair_shards.write_pairs(KNOWN, corpus[1], folder, 2, positives)["most positives"] == 4
+        assert pair_shards.PairWriter(KNOWN, corpus[1], positives).write(folder, 2)["most positives"] == 4
         task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, optional=("positive_ids",))
         lengths = pair_lengths(24, 64, positives=4)
         (batch,) = take(batches(corpus, task, devices=2, lengths=lengths, batch_size=8), 1)

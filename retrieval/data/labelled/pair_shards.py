@@ -56,80 +56,6 @@ COUNTS = 3  # of each text, in a record
 KNOWN = "known_positives.npz"
 
 
-def write_pairs(
-    groups: Iterable[Example],
-    vocabulary: Vocabulary,
-    folder: Path,
-    num_shards: int,
-    positives: int = 0,
-    *,
-    apart: Callable[[], Iterable[Example]] | None = None,
-    in_order: bool = False,
-    teacher: TeacherScores | None = None,
-    keep_lone: bool = False,
-    simple: Sequence[int] | None = None,
-    prefixes: Prefixes = NONE,
-    known: KnownPositives | None = None,
-    guide: GuideRows | None = None,
-    is_scored: bool = False,
-) -> dict[str, Any]:
-    """Writes shards of labelled pairs, and `stats.json`, to `folder`; returns what was counted.
-
-    There are as many shards as divide `num_shards` and leave none empty: lanes divide them.
-
-    Args:
-      groups: every query once, each time that they are iterated over: three times.
-      positives: of a query, those that get a record, the first; 0 for all.
-      apart: gives examples, each time that it is called: twice. Then every positive of every example gets a record,
-        with the example's own negatives; `groups` tells the known positives. Examples of queries that are not in
-        `groups` are left out.
-      in_order: whether records stand in the order of `apart`, and not in that of a hash.
-      teacher: the scores of all pairs. Without one, records have the scores of their examples, if each has some.
-      keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
-        are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
-        with the documents of other queries alone.
-      simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
-      prefixes: which texts begin with, where their tokens depend on them.
-      known: the positives of all queries, where these are not the ones of `groups` alone.
-      guide: the rows of texts in a table of embeddings, if records are to have them.
-      is_scored: whether each example is two texts and how alike they are; for the statistics.
-
-    Raises:
-      UserError: there is no query, or the teacher has no score of a pair.
-    """
-    records = _Records(groups, vocabulary, positives or None, apart, teacher, keep_lone, simple, prefixes, known, guide)
-    if not records.pairs:
-        raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
-    if teacher:
-        teacher.check(records.examples())
-    elif 0 < records.scored < records.pairs:
-        without = records.pairs - records.scored
-        _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, records.pairs)
-    num_shards = max(count for count in range(1, min(num_shards, records.pairs) + 1) if num_shards % count == 0)
-    folder.mkdir(parents=True, exist_ok=True)
-    with Sorter(folder) as sorter:
-        for record in () if in_order else records.made():
-            sorter.add(record)
-        tfrecords.deal(records.made() if in_order else sorter, folder, num_shards, STEM)
-    records.known_positives.write(folder)
-    query_tokens, document_tokens = (records.lengths / records.pairs).round(2).tolist()
-    statistics = {
-        "pairs": records.pairs,
-        "paragraphs": records.paragraphs,
-        "positives left out": records.left_out,
-        "most positives": records.known_positives.most,
-        "has teacher": records.has_scores,
-        **({"scores": records.scores.tolist()} if records.has_scores else {}),
-        "pairs with negatives": records.with_negatives,
-        "negatives per pair": round(records.negatives / records.pairs, 2),
-        "shards": num_shards,
-        "query_tokens": query_tokens,
-        "document_tokens": document_tokens,
-    } | {name: True for name, holds in ((IN_ORDER, in_order), (SCORED, is_scored)) if holds}
-    files.write_json(folder / "stats.json", statistics)
-    return statistics
-
-
 class KnownPositives:
     """The ids of all known positives of every query, once for all records: a row for each wording, by its hash.
 
@@ -183,42 +109,47 @@ def known_of(groups: Iterable[Example]) -> KnownPositives:
 
 
 @dataclasses.dataclass
-class _Records:
-    """The records of examples; and how often every text is drawn in an epoch, 50 bytes a text of any length.
-
-    Its arguments are those of `write_pairs`.
+class PairWriter:
+    """Writes labelled pairs as shards; knows how often every text is drawn in an epoch, 50 bytes a text of any length.
 
     Attributes:
-      known_positives: of all queries.
-      paragraphs: different texts that are a positive of a record.
-      scored: pairs whose example has scores.
-      lengths: tokens of all queries and of all positives, of the records that were made.
-      scores: from where to where the scores of these go.
+      groups: every query once, each time that they are iterated over: three times.
+      positives: of a query, those that get a record, the first; 0 for all.
+      apart: gives examples, each time that it is called: twice. Then every positive of every example gets a record,
+        with the example's own negatives; `groups` tells the known positives. Examples of queries that are not in
+        `groups` are left out.
+      in_order: whether records stand in the order of `apart`, and not in that of a hash.
+      teacher: the scores of all pairs. Without one, records have the scores of their examples, if each has some.
+      keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
+        are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
+        with the documents of other queries alone.
+      simple: of each of `groups`, how many of its negatives, the first ones, are simple; the others are hard.
+      prefixes: which texts begin with, where their tokens depend on them.
+      known: the positives of all queries; by default those of `groups`.
+      guide: the rows of texts in a table of embeddings, if records are to have them.
+      is_scored: whether each example is two texts and how alike they are; for the statistics.
     """
 
     groups: Iterable[Example]
     vocabulary: Vocabulary
-    positives: int | None
-    apart: Callable[[], Iterable[Example]] | None
-    teacher: TeacherScores | None
-    keep_lone: bool
-    simple: Sequence[int] | None
-    prefixes: Prefixes
-    known: KnownPositives | None
-    guide: GuideRows | None
+    positives: int = 0
+    _: dataclasses.KW_ONLY
+    apart: Callable[[], Iterable[Example]] | None = None
+    in_order: bool = False
+    teacher: TeacherScores | None = None
+    keep_lone: bool = False
+    simple: Sequence[int] | None = None
+    prefixes: Prefixes = NONE
+    known: KnownPositives | None = None
+    guide: GuideRows | None = None
+    is_scored: bool = False
 
     def __post_init__(self):
         self.pairs = self.with_negatives = self.negatives = self.left_out = self.scored = 0
+        # Of the records that are made: tokens of all queries and of all positives, and the range of the scores.
         self.lengths, self.scores = np.zeros(2, np.int64), np.array([np.inf, -np.inf])
         keys, counts, self._queries = array.array("Q"), array.array("d"), set[int]()
-
-        def counted() -> Iterator[Example]:
-            for group in self.groups:
-                self._queries.add(hashing.number(group.query))
-                self.left_out += len(group.positives[self.positives :]) if self.positives and not self.apart else 0
-                yield group
-
-        own = known_of(counted())
+        own = known_of(self._counted())
         self.known_positives = self.known or own
         for example in self.examples():
             golds, negatives = example[1:3]
@@ -239,6 +170,52 @@ class _Records:
         self.has_scores = self.teacher is not None or self.scored == self.pairs
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
 
+    def write(self, folder: Path, num_shards: int) -> dict[str, Any]:
+        """Writes shards of records, and `stats.json`, to `folder`; returns what was counted.
+
+        There are as many shards as divide `num_shards` and leave none empty: lanes divide them.
+
+        Raises:
+          UserError: there is no query, or the teacher has no score of a pair.
+        """
+        if not self.pairs:
+            raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
+        if self.teacher:
+            self.teacher.check(self.examples())
+        elif 0 < self.scored < self.pairs:
+            without = self.pairs - self.scored
+            _log.warning("pairs: %d of %d have no scores, so those of the others are left out", without, self.pairs)
+        num_shards = max(count for count in range(1, min(num_shards, self.pairs) + 1) if num_shards % count == 0)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Sorter(folder) as sorter:
+            for record in () if self.in_order else self.records():
+                sorter.add(record)
+            tfrecords.deal(self.records() if self.in_order else sorter, folder, num_shards, STEM)
+        self.known_positives.write(folder)
+        query_tokens, document_tokens = (self.lengths / self.pairs).round(2).tolist()
+        statistics = {
+            "pairs": self.pairs,
+            "paragraphs": self.paragraphs,
+            "positives left out": self.left_out,
+            "most positives": self.known_positives.most,
+            "has teacher": self.has_scores,
+            **({"scores": self.scores.tolist()} if self.has_scores else {}),
+            "pairs with negatives": self.with_negatives,
+            "negatives per pair": round(self.negatives / self.pairs, 2),
+            "shards": num_shards,
+            "query_tokens": query_tokens,
+            "document_tokens": document_tokens,
+        } | {name: True for name, holds in ((IN_ORDER, self.in_order), (SCORED, self.is_scored)) if holds}
+        files.write_json(folder / "stats.json", statistics)
+        return statistics
+
+    def _counted(self) -> Iterator[Example]:
+        """The groups; notes their queries, and how many of their positives get no record."""
+        for group in self.groups:
+            self._queries.add(hashing.number(group.query))
+            self.left_out += len(group.positives[self.positives :]) if self.positives and not self.apart else 0
+            yield group
+
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
         if self.apart:
@@ -246,10 +223,10 @@ class _Records:
         return map(self._first, self.groups)
 
     def _first(self, group: Example) -> Example:
-        kept, count = group.positives[: self.positives], len(group.positives)
+        kept, count = group.positives[: self.positives or None], len(group.positives)
         return group._replace(positives=kept, scores=group.scores[: len(kept)] + group.scores[count:])
 
-    def made(self) -> Iterator[tuple[bytes, bytes]]:
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
         """Each record, after what it is ordered by."""
         guided = self.guide(self.examples) if self.guide else None
         for example, first in zip(self.examples(), self.simple or itertools.repeat(None)):

@@ -60,9 +60,10 @@ class MinedVersion(NamedTuple):
             raise UserError(f"{what}, which are {few}: {way}")
 
     def write(self, folder: Path, groups: Iterable[Example], simple: Sequence[int] | None = None) -> None:
-        """Writes shards of examples; `simple` is as of `pair_shards.write_pairs`."""
-        rows, inputs = (self.writer.split.shards, self.writer.pairs.positives), self.inputs
-        pair_shards.write_pairs(groups, inputs.vocabulary, folder, *rows, simple=simple, prefixes=inputs.prefixes)
+        """Writes shards of examples; `simple` is as of `pair_shards.PairWriter`."""
+        vocabulary, prefixes = self.inputs.vocabulary, self.inputs.prefixes
+        positives, shards = self.writer.pairs.positives, self.writer.split.shards
+        pair_shards.PairWriter(groups, vocabulary, positives, simple=simple, prefixes=prefixes).write(folder, shards)
 
 
 class NegativesRefresh(RefreshKind):

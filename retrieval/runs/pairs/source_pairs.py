@@ -41,7 +41,7 @@ def write_shards(
 ) -> dict[str, Any]:
     """Writes the shards of examples that have no sources, or of one; returns their statistics.
 
-    Arguments and errors are those of `pair_shards.write_pairs`; the config is the source's own.
+    Arguments and errors are those of `pair_shards.PairWriter`; the config is the source's own.
     """
     apart = None
     if config.pairs.in_order:
@@ -49,11 +49,9 @@ def write_shards(
         apart = functools.partial(labelled_format.in_order, paths, settings, folder)
     elif labelled_groups.are_apart(config):
         apart = functools.partial(groups.apart, config.pairs.pool)
-    return pair_shards.write_pairs(
+    writer = pair_shards.PairWriter(
         groups,
         vocabulary,
-        folder,
-        config.split.shards,
         config.pairs.positives,
         apart=apart,
         in_order=config.pairs.in_order,
@@ -64,6 +62,7 @@ def write_shards(
         guide=guide,
         is_scored=labelled_groups.are_scored(config),
     )
+    return writer.write(folder, config.split.shards)
 
 
 def write(
