@@ -26,7 +26,7 @@ from retrieval import configs
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, listed, near
 from retrieval.common.runtime import artefacts, devices, ending, hosts, signals
-from retrieval.config import experiment, fields, tree
+from retrieval.config import experiment, fields
 
 _log = logging.getLogger(__name__)
 
@@ -150,9 +150,9 @@ def _value(text: str, now: Any) -> Any:
 
 def _add_plugins(config: ConfigDict) -> None:
     """Imports the plugins of a config: the fields that they declare can be set like any other."""
-    before = tree.defaults()
+    before = fields.defaults()
     experiment.load_plugins(config.plugins)
-    if added := {path: value for path, value in tree.defaults().items() if path not in before}:
+    if added := {path: value for path, value in fields.defaults().items() if path not in before}:
         with config.unlocked():
             config.update(ConfigDict(fields.nested(added)))
 
@@ -287,7 +287,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
         name, ours = error.flagname, sorted(flag.name for flag in our_flags())
-        meant = [*near(name, ours)[:1], *(f"config.{each}" for each in tree.declared() if each.endswith(f".{name}"))]
+        meant = [*near(name, ours)[:1], *(f"config.{each}" for each in fields.declared() if each.endswith(f".{name}"))]
         hint = f"did you mean {' or '.join(f'--{each}' for each in meant[:3])}? " if meant else ""
         known = ", ".join(f"--{flag}" for flag in ours)
         raise UserError(f"unknown flag '--{name}': {hint}known: {known}, and --config.FIELD=VALUE") from error
@@ -298,7 +298,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 def _unknown_field(config: ConfigDict, path: str) -> UserError:
     """For a field that there is not: it may be gone, in another group, or spelled otherwise."""
-    if message := tree.explained(path):
+    if message := fields.explained(path):
         return UserError(message)
     known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
     alike = [each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))]

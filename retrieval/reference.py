@@ -14,7 +14,7 @@ from absl import flags
 
 from retrieval import REPOSITORY, __version__, cli
 from retrieval.common import files
-from retrieval.config import experiment, fields, tree
+from retrieval.config import experiment, fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -51,7 +51,7 @@ def manual(introduction: str, word: str = "") -> str:
     sections |= {
         "Fields (--config.FIELD=VALUE)": [
             (f"config.{path}={of.default!r}", f"{of.help} ({_needed(of.kind) if of.kind.at_once else of.kind.needed})")
-            for path, of in sorted(tree.declared().items())
+            for path, of in sorted(fields.declared().items())
         ],
         "Flags": [(f"--{flag.name}", str(flag.help)) for flag in cli.our_flags()],
     }
@@ -95,7 +95,7 @@ def fields_page() -> str:
 
     rows = (
         (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
-        for path, field in sorted(tree.declared().items())
+        for path, field in sorted(fields.declared().items())
     )
     return _page(
         "Fields of a config",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from retrieval.common.errors import UserError
-from retrieval.config import tree
+from retrieval.config import fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.set_format import SETS, Given
@@ -26,7 +26,7 @@ def read(tmp_path):
 
     def read(lines, corpus="corpus", unknown="refuse"):
         path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
-        options = {name: tree.defaults()[name] for name in form.options}
+        options = {name: fields.defaults()[name] for name in form.options}
         options |= {"sets.unknown": unknown, "pairs.queries": str(queries)}
         form.check(str(path), options, has_corpus=corpus == "corpus")
         return next(form.read(str(path), Given(options, tmp_path / corpus, tmp_path)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from retrieval.config import tree
+from retrieval.config import fields
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation.by_article import Asked
@@ -220,7 +220,7 @@ def test_a_weight_is_that_of_a_base_with_the_same_model(monkeypatch):
     assert weight_of(above, [above]) == USUAL
     assert weight_of(run("other"), [chosen]) == weight_of(run("m"), [equal]) == USUAL
     assert weight_of(run("m", weight=0.2), [chosen]) == (0.2, USUAL.chosen_by)
-    assert USUAL.dense == tree.defaults()["fuse.dense_weight"]
+    assert USUAL.dense == fields.defaults()["fuse.dense_weight"]
 
 
 @pytest.mark.parametrize(("weight", "best"), [(0, "bm25"), (0.05, "hybrid"), (1, "dense")])

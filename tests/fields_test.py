@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
-from retrieval.config import fields, tree
+from retrieval.config import fields
 from retrieval.config.fields import Field, declare, of_fields, one_of, whole
 
 
@@ -20,7 +20,7 @@ def own_fields(monkeypatch):
 
 def test_defaults_are_nested():
     groups = {"pairs": {"files": "", "names": ()}, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
-    assert fields.nested(tree.defaults()) == {"seed": 0, **groups}
+    assert fields.nested(fields.defaults()) == {"seed": 0, **groups}
 
 
 def test_a_field_is_declared_once():
@@ -41,9 +41,9 @@ def test_a_field_is_declared_once():
     ],
 )
 def test_an_unfit_value_is_named_with_its_need(values, message):
-    whole_config = values if values == {"seed": 0} else _merged(fields.nested(tree.defaults()), values)
+    whole_config = values if values == {"seed": 0} else _merged(fields.nested(fields.defaults()), values)
     with pytest.raises(UserError, match=message):
-        tree.check(whole_config)
+        fields.check(whole_config)
 
 
 def _merged(old, new):

@@ -14,7 +14,7 @@ from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
 from retrieval import cli, main, reference
-from retrieval.config import tree
+from retrieval.config import fields as config_fields
 from retrieval.configs import published
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
@@ -74,7 +74,7 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
 
 def test_fields_and_extras_that_pages_name_are_there():
     """Fields of a group, such as `train.steps`, in commands or as code. Results may be of older programs."""
-    fields, others = tree.declared(), {"answer.text", "model.prompts", "model.answer"}  # the latter of Python
+    fields, others = config_fields.declared(), {"answer.text", "model.prompts", "model.answer"}  # the latter of Python
     groups = {name[: dot.start()] for name in fields for dot in re.finditer(r"\.", name)}
     extras = set(re.findall(r'^ {8}"(\w+)": \[', (REPOSITORY / "setup.py").read_text(), flags=re.M))
     for page in DOCUMENTS:

@@ -6,7 +6,7 @@ from conftest import REPOSITORY
 from configs import ict_bfs_wlp
 from retrieval.common.errors import UserError
 from retrieval.common.parsing import text_files
-from retrieval.config import fields, tree
+from retrieval.config import fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
@@ -46,7 +46,7 @@ def check(config):
 
 def test_a_format_of_sets_is_one_class(tables, tmp_path):
     register(Faq)
-    assert fields.declared()["sets.faq"].default == "" and "questions and answers" in tree.declared()["sets.faq"].help
+    assert fields.declared()["sets.faq"].default == "" and "questions and answers" in fields.declared()["sets.faq"].help
     config = ict_bfs_wlp.get_config()
     config.sets.faq = str(tmp_path / "faq.tsv")
     with pytest.raises(UserError, match=r"faq\.tsv: no such file or folder, in config\.sets\.faq"):

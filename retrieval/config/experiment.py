@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError, first_line, unknown_name
-from retrieval.config import fields, tree
+from retrieval.config import fields
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -21,7 +21,7 @@ def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
       UserError: a plugin cannot be imported.
     """
     load_plugins(plugins)
-    config = ConfigDict(fields.nested(tree.defaults()))
+    config = ConfigDict(fields.nested(fields.defaults()))
     config.plugins = tuple(plugins)
     return config
 
@@ -35,7 +35,7 @@ def check(config: ConfigDict) -> None:
     plugins: Any = config.get("plugins", ())
     fields.check_value("plugins", plugins, fields.TEXTS)
     load_plugins(plugins)
-    tree.check(config.to_dict())
+    fields.check(config.to_dict())
 
 
 def check_early(config: ConfigDict) -> None:
@@ -44,7 +44,7 @@ def check_early(config: ConfigDict) -> None:
     Raises:
       UserError: a field has a value that it may not have.
     """
-    declared = tree.declared()
+    declared = fields.declared()
     for path, value in fields.flatten(config.to_dict()):
         if path in declared and declared[path].kind.at_once:
             fields.check_value(path, value, declared[path].kind)

@@ -3,12 +3,6 @@
 `Field(default, kind, help)`. A method declares its own in its `fields.py`, a plugin anywhere, by the same `declare`.
 """
 
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from retrieval.common.errors import UserError, unknown_name
 from retrieval.config import fields
 from retrieval.config.fields import (
     NOT_NEGATIVE,
@@ -26,12 +20,9 @@ from retrieval.config.fields import (
     TEXTS,
     Field,
     Kind,
-    check_value,
     checked_by,
     choice,
     declare,
-    declared,
-    flatten,
     matching,
     names,
     number,
@@ -293,9 +284,7 @@ _OF_LOSSES = declare(
     matryoshka=Field((), _SIZES, "first dimensions that are trained to be embeddings of their own; (): all alone"),
     false_negatives=Field("", _FALSE, "leaves out negatives that score above the positive + train.false_margin"),
     false_margin=Field(0.1, NUMBER, "relative: times the positive's score", goes_with="train.false_negatives"),
-    guide=Field(
-        "", TEXT, "towers that mask false negatives, or a teacher: folder, hf:NAME or work directory; '': none"
-    ),
+    guide=Field("", TEXT, "towers that mask false negatives, or teach: folder, hf:NAME or work directory; '': none"),
     guide_margin=Field(0.0, NUMBER, "as train.false_margin, by the guide's scores", goes_with="train.guide"),
     margin=Field(1.0, NOT_NEGATIVE, "how much higher a positive must score, of the losses of a margin"),
     teacher_temperature=Field(1.0, POSITIVE, "distillation: the teacher's scores are divided by it; cosines: 0.05"),
@@ -415,32 +404,3 @@ declare(
 declare("plan", topology=Field("", TEXT, "TPU topology to compile for, such as v4:2x2x4; '': the devices here"))
 
 fields.GENERAL.update(fields.DECLARED.keys() - set(_OF_LOSSES))
-
-
-def defaults() -> dict[str, Any]:
-    """The default of every field, by its dotted name."""
-    return {path: field.default for path, field in declared().items()}
-
-
-def explained(field: str) -> str:
-    """An error's message for a field that is gone, alone or with its group; empty for any other."""
-    tables = tomllib.loads(Path(__file__).with_name("removed_fields.toml").read_text(encoding="utf-8"))
-    ways = tables.pop("replaced") | {name: of["instead"] for of in tables.values() for name in of["names"].split()}
-    gone = next((name for name in ways if f"{field}.".startswith(f"{name}.")), "")
-    return gone and f"config.{field} is gone: {ways[gone]}"
-
-
-def check(values: Mapping[str, Any]) -> None:
-    """Checks that a config has every field, and no other, each with a value that it may have."""
-    set_values = dict(flatten(values))
-    for path in set_values:
-        if path not in declared():
-            if message := explained(path):
-                raise UserError(message)
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
-    for path, field in declared().items():
-        if path not in set_values:
-            raise UserError(f"config.{path} is missing: start from retrieval.config.experiment.defaults()")
-        value = set_values[path]
-        if value != field.default or type(value) is not type(field.default):  # tables whose default counts stay unread
-            check_value(path, value, field.kind)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.config import fields, tree
+from retrieval.config import fields
 from retrieval.evaluation import display, result_files, run_report, verdict
 from retrieval.evaluation.run_report import Table
 from retrieval.runs.pipeline.records import details, is_done, record_of, verify_written
@@ -140,7 +140,7 @@ def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _config(config: ConfigDict) -> Table:
     """The fields that are not as the package has them."""
-    defaults, values = tree.defaults(), fields.flatten(config.to_dict())
+    defaults, values = fields.defaults(), fields.flatten(config.to_dict())
     rows = [[name, str(value), str(defaults.get(name, ""))] for name, value in values if defaults.get(name) != value]
     return Table("Config: fields that differ from their defaults", ["field", "value", "default"], rows, left=3)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
-from retrieval.config import fields, tree
+from retrieval.config import fields
 from retrieval.runs.pipeline.records import field_of, get_field
 from retrieval.runs.pipeline.stage import STAGES, is_among, readers_of, reads_of
 from retrieval.runs.pipeline.work_directory import WorkDirectory
@@ -21,7 +21,7 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
 
     Such a field would keep one of these from being read, or makes no sense beside its value.
     """
-    for path, field in tree.declared().items():
+    for path, field in fields.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
         if other and (value := field_of(config, path)):  # that a field is missing, the checks say
             values = other, get_field(config, other), path, f"{value:g}" if isinstance(value, float) else value
@@ -33,7 +33,7 @@ def _set_instead(config: ConfigDict, field: fields.Field, set_fields: Collection
     """The field that was set in the shell and with which another does not go; '' where there is none."""
     other = field.in_place_of
     while other and other not in set_fields:
-        other = tree.declared()[other].in_place_of
+        other = fields.declared()[other].in_place_of
     if other:
         return other
     other, fits = field.partner

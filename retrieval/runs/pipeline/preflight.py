@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.common import files
 from retrieval.common.errors import UserError
-from retrieval.config import experiment, tree
+from retrieval.config import experiment, fields
 from retrieval.runs.pipeline import downloads, order, overrides
 from retrieval.runs.pipeline.records import get_field
 from retrieval.runs.pipeline.stage import STAGES, readers_of
@@ -44,7 +44,7 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
 
 def check_settings(config: ConfigDict, names: Collection[str]) -> None:
     """Checks that the fields which some stages read fit each other, and that each of these is read."""
-    for path, field in tree.declared().items():
+    for path, field in fields.declared().items():
         other, fits = field.partner
         value = get_field(config, path) if other and readers_of(path, names) else field.default
         if value != field.default and not fits(get_field(config, other)):
