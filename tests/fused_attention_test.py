@@ -22,7 +22,7 @@ from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.recipes.recipe import check_encoder
+from retrieval.recipes.encoder_sizes import check_encoder
 from retrieval.training import work
 
 RANDOM = np.random.default_rng(0)

@@ -20,8 +20,9 @@ from retrieval.methods.mlm.recipe import NextSentenceModel
 from retrieval.methods.mlm.task import make_pair
 from retrieval.models.text import Text
 from retrieval.models.transformer_config import TransformerConfig
+from retrieval.models.warm_start import encoder_of
 from retrieval.recipes.parameters import bind, parameters_of
-from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
+from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.runs.weights import initial_parameters, trained_run
 
 CLS, SEP, MASK = 1, 2, 3

@@ -55,6 +55,30 @@ def copy_encoder(encoder: Transformer, into: Transformer, name: str) -> None:
     replace_parameters(into, lambda _: jax.tree.map(jnp.copy, source))
 
 
+def encoder_of(trained: Any) -> Any:
+    """The encoder of a trained model: of two towers, that of the documents."""
+    tower = getattr(trained, "document_tower", getattr(trained, "query_tower", trained))
+    return tower.encoder
+
+
+def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False) -> None:
+    """Copies parameters from a model to another one.
+
+    Args:
+      shared: copy those that both have. Otherwise both must have the same.
+
+    Raises:
+      UserError: the parameters have other names or shapes.
+    """
+    wanted, theirs = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    if shared:
+        both = wanted.keys() & theirs.keys()
+        wanted, theirs = ({path: value[path] for path in both} for value in (wanted, theirs))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in theirs.items()}:
+        raise UserError("a model of other sizes or another kind")
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in theirs.items()}))
+
+
 def _described(encoder: Transformer, params: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes of parameters, and what those of the same shapes may be used for in other ways."""
     config = encoder.config

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.models import architecture
+from retrieval.common.errors import UserError, multiples
+from retrieval.models import architecture, fused_attention
 from retrieval.models.architecture import Architecture
 from retrieval.models.encoders.family import FAMILIES
 from retrieval.models.transformer_config import remat_for
@@ -67,6 +68,29 @@ def architecture_of(model: ConfigDict) -> Architecture:
 def head_size(model: ConfigDict) -> int:
     """The size of a head's vectors of the encoder that the group `model` of a config has."""
     return architecture_of(model).head_size or model.hidden_size // model.num_heads
+
+
+def check_encoder(model: ConfigDict) -> None:
+    """Checks the sizes and switches of an encoder.
+
+    Raises:
+      UserError: its heads do not divide its size, a switch is unknown, or no kernel computes its attention, which is to
+        be fused.
+    """
+    if model.encoder != "transformer":
+        return
+    architecture = architecture_of(model)
+    if model.hidden_size % model.num_heads and not architecture.head_size:
+        what = f"config.model.hidden_size={model.hidden_size} is not a multiple of num_heads={model.num_heads}"
+        raise UserError(f"{what}: take {multiples(model.hidden_size, model.num_heads)}")
+    rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
+    fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
+
+
+def check_sees_all(model: ConfigDict, why: str) -> None:
+    """Checks that tokens of an encoder see those behind them; `why` they have to, for the error."""
+    if model.encoder == "transformer" and architecture_of(model).causal:
+        raise UserError(f"config.model.family={model.family}: its tokens see none behind them, and {why}")
 
 
 def take_positions(model: nnx.Module, count: int) -> None:

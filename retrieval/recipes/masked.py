@@ -11,7 +11,9 @@ from flax import nnx
 from retrieval.data.examples.example_kind import MASKED, masked_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.recipes.recipe import Recipe, check_sees_all, copy_parameters
+from retrieval.models.warm_start import copy_parameters
+from retrieval.recipes.encoder_sizes import check_sees_all
+from retrieval.recipes.recipe import Recipe
 
 
 class MaskedRecipe(Recipe):

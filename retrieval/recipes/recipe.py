@@ -11,7 +11,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.common.errors import UserError, multiples, next_to, unknown_name
+from retrieval.common.errors import UserError, next_to, unknown_name
 from retrieval.common.registry import Table
 from retrieval.config.fields import GENERAL, declared, values_of
 from retrieval.data.examples.example_kind import GUIDE, PAIRS, ExampleKind, pair_lengths
@@ -19,10 +19,9 @@ from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.models import fused_attention
 from retrieval.models.transformer_config import TransformerConfig
-from retrieval.models.warm_start import copy_encoder
-from retrieval.recipes.encoder_sizes import architecture_of, encoder_sizes, head_size
+from retrieval.models.warm_start import copy_encoder, copy_parameters, encoder_of
+from retrieval.recipes.encoder_sizes import check_encoder, encoder_sizes
 from retrieval.recipes.parameters import gather
 from retrieval.training import loss_kind
 from retrieval.training.loop import Objective
@@ -357,50 +356,3 @@ def build_model(config: ConfigDict, vocab_size: int) -> Any:
 def abstract_model(config: ConfigDict, vocab_size: int) -> Any:
     """As `build_model`, with shapes in place of parameters: it takes no memory."""
     return nnx.eval_shape(lambda: build_model(config, vocab_size))
-
-
-def check_encoder(model: ConfigDict) -> None:
-    """Checks the sizes and switches of an encoder.
-
-    Raises:
-      UserError: its heads do not divide its size, a switch is unknown, or no kernel computes its attention, which is to
-        be fused.
-    """
-    if model.encoder != "transformer":
-        return
-    architecture = architecture_of(model)
-    if model.hidden_size % model.num_heads and not architecture.head_size:
-        what = f"config.model.hidden_size={model.hidden_size} is not a multiple of num_heads={model.num_heads}"
-        raise UserError(f"{what}: take {multiples(model.hidden_size, model.num_heads)}")
-    rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
-    fused_attention.check(model.attention, model.dtype, head_size(model), rate, architecture.relative_bias)
-
-
-def check_sees_all(model: ConfigDict, why: str) -> None:
-    """Checks that tokens of an encoder see those behind them; `why` they have to, for the error."""
-    if model.encoder == "transformer" and architecture_of(model).causal:
-        raise UserError(f"config.model.family={model.family}: its tokens see none behind them, and {why}")
-
-
-def encoder_of(trained: Any) -> Any:
-    """The encoder of a trained model: of two towers, that of the documents."""
-    tower = getattr(trained, "document_tower", getattr(trained, "query_tower", trained))
-    return tower.encoder
-
-
-def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False) -> None:
-    """Copies parameters from a model to another one.
-
-    Args:
-      shared: copy those that both have. Otherwise both must have the same.
-
-    Raises:
-      UserError: the parameters have other names or shapes.
-    """
-    wanted, theirs = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
-    if shared:
-        both = wanted.keys() & theirs.keys()
-        wanted, theirs = ({path: value[path] for path in both} for value in (wanted, theirs))
-    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in theirs.items()}:
-        raise UserError("a model of other sizes or another kind")
-    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in theirs.items()}))

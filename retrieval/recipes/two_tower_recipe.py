@@ -14,19 +14,11 @@ from retrieval.common.runtime.arrays import reshape_rows
 from retrieval.config.fields import values_of
 from retrieval.models import two_tower
 from retrieval.models.two_tower import TwoTower
+from retrieval.models.warm_start import copy_parameters, encoder_of
 from retrieval.recipes import towers
 from retrieval.recipes.batch_texts import embed, token_count
-from retrieval.recipes.encoder_sizes import architecture_of
-from retrieval.recipes.recipe import (
-    POOL_METRICS,
-    RECIPES,
-    LossAndMetrics,
-    PairRecipe,
-    Recipe,
-    check_sees_all,
-    copy_parameters,
-    encoder_of,
-)
+from retrieval.recipes.encoder_sizes import architecture_of, check_sees_all
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, LossAndMetrics, PairRecipe, Recipe
 from retrieval.training import matryoshka
 from retrieval.training.candidates import of_embeddings
 from retrieval.training.loss_kind import EMBEDDINGS, SCORES

@@ -22,11 +22,12 @@ from retrieval.methods.reader import task
 from retrieval.methods.reader.model_and_loss import ANSWER_TOKENS, SPAN_PAIRS, SPANS, ReaderLoss, SpanReader
 from retrieval.models.rngs import Rngs
 from retrieval.models.two_tower import full_size
+from retrieval.models.warm_start import copy_parameters
 from retrieval.recipes.batch_texts import text_of, token_count
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.parameters import local_mesh, parameters_of
-from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, copy_parameters, recipe_of
+from retrieval.recipes.recipe import RECIPES, LossAndMetrics, Recipe, recipe_of
 from retrieval.recipes.towers import build_towers, query_tokens
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import trained_run

@@ -23,8 +23,9 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.methods.splade.model import BY_IDF, Splade
 from retrieval.models.rngs import Rngs
 from retrieval.recipes.batch_texts import embed, token_count
+from retrieval.recipes.encoder_sizes import check_sees_all
 from retrieval.recipes.parameters import gather
-from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, build_model, check_sees_all
+from retrieval.recipes.recipe import POOL_METRICS, RECIPES, PairRecipe, build_model
 from retrieval.runs.fitting import validation
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import published_weights
