@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrieval.api import stored_index
-from retrieval.api.document_texts import checked_text, is_list
+from retrieval.api.document_texts import Document, candidates, checked_text, is_list
 from retrieval.api.stored_index import StoredIndex
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
@@ -186,3 +186,11 @@ def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.nda
 def hit_of(document: Candidate, score: float) -> Hit:
     """A document as a hit."""
     return Hit(document.id, document.title, document.text, score, document.section, document.url)
+
+
+def candidates_of(documents: Sequence[Document | Hit]) -> list[Candidate]:
+    """Hits, texts and records as candidates."""
+    records: Any = documents
+    if is_list(documents):
+        records = [each._asdict() if isinstance(each, Hit) else each for each in documents]
+    return candidates(records)

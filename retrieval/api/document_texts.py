@@ -69,6 +69,23 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
+def checked_queries(queries: Sequence[str]) -> list[str]:
+    """Queries that a tokenizer takes.
+
+    Raises:
+      UserError: they are no list, or one is no such text; with its place.
+    """
+    if not is_list(queries):
+        raise UserError("encode_query takes a text or a list of texts; of a table it is table['query'].tolist()")
+    return [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
+
+
+def check_query(query: str) -> None:
+    """Checks that a query is a text with something in it."""
+    if not checked_text(query, "the query").strip():
+        raise UserError("the query is empty")
+
+
 def read_passages(path: Path, vocabulary: Vocabulary, prepared: ConfigDict) -> Iterator[Candidate]:
     """The passages of a file or a folder, as the stage `prepare` cuts them, each with the address of its document.
 

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrieval.api import answering, stored_index
+from retrieval.api import answering, document_texts, stored_index
 from retrieval.api.answering import Answer, Answerer
-from retrieval.api.document_index import DocumentIndex, Hit, check_count, hit_of
-from retrieval.api.document_texts import Document, candidates, checked_text, is_list, own_passages, read_passages
+from retrieval.api.document_index import DocumentIndex, Hit, candidates_of, check_count, hit_of
+from retrieval.api.document_texts import Document, candidates, check_query, checked_queries, is_list
 from retrieval.api.stored_index import StoredIndex
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime.model_folder import QUERY
 from retrieval.config.fields import check_value, declared
-from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import prompts
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.pipeline import downloads, runner
@@ -120,9 +119,10 @@ class Model:
         Raises:
           UserError: there is no such prompt, or it leaves no room for a text.
         """
-        encode = functools.partial(self._in_parts, self._encoder.encode_query, prompt_name, prompt)
-        made = encode(_texts([queries] if isinstance(queries, str) else queries), batch_size, show_progress_bar)
-        return self._finished(made, isinstance(queries, str), normalize_embeddings, truncate_dim)
+        is_one = isinstance(queries, str)
+        encode, texts = self._encoder.encode_query, checked_queries([queries] if is_one else queries)
+        made = _in_parts(lambda part: encode(part, prompt_name, prompt), texts, batch_size, show_progress_bar)
+        return self._finished(made, is_one, normalize_embeddings, truncate_dim)
 
     def encode_document(
         self,
@@ -145,28 +145,9 @@ class Model:
           UserError: as `encode_query`, or a document is none.
         """
         is_one = isinstance(documents, str | Mapping)
-        encode = functools.partial(self._in_parts, self._encoder.encode_document, prompt_name, prompt)
-        made = encode(candidates([documents] if is_one else documents), batch_size, show_progress_bar)
+        encode, texts = self._encoder.encode_document, candidates([documents] if is_one else documents)
+        made = _in_parts(lambda part: encode(part, prompt_name, prompt), texts, batch_size, show_progress_bar)
         return self._finished(made, is_one, normalize_embeddings, truncate_dim)
-
-    def _in_parts(
-        self,
-        encode: Callable[..., Any],
-        prompt_name: str | None,
-        prompt: str | None,
-        texts: Sequence[Any],
-        batch_size: int,
-        shows: bool,
-    ) -> Any:
-        """What an encoder makes of texts, so many at a time."""
-        size = batch_size or (_SHOWN if shows else 0) or max(1, len(texts))
-        parts: Any = [texts[start : start + size] for start in range(0, max(1, len(texts)), size)]
-        made = [
-            encode(part, prompt_name, prompt) for part in (terminal.progress(parts, desc="encode") if shows else parts)
-        ]
-        if isinstance(made[0], list):
-            return [vectors for part in made for vectors in part]
-        return scipy.sparse.vstack(made, "csr") if scipy.sparse.issparse(made[0]) else np.concatenate(made)
 
     def _finished(self, made: Any, is_one: bool, normalizes: bool, truncate_dim: int | None) -> Any:
         """Embeddings as they were asked for."""
@@ -188,7 +169,7 @@ class Model:
         Raises:
           UserError: as of these, or there are no towers.
         """
-        items = _texts(texts) if side == QUERY else candidates(texts)
+        items = checked_queries(texts) if side == QUERY else candidates(texts)
         return self._encoder.rows(side, items, prompt_name, room=room)
 
     def embed(self, rows: TextRows) -> Any:
@@ -253,7 +234,7 @@ class Model:
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
             prepared = self._run.owner("prepare").config if self._run else encoder.config
-            texts = list(read_passages(Path(documents).expanduser(), encoder.vocabulary, prepared))
+            texts = list(document_texts.read_passages(Path(documents).expanduser(), encoder.vocabulary, prepared))
         else:
             documents = list(documents) if is_list(documents) else documents
             texts, metadata = candidates(documents, are_distinct=True), stored_index.metadata_of(documents)
@@ -306,8 +287,8 @@ class Model:
         Raises:
           UserError: the run has no reranker, or a document is none.
         """
-        _check_query(query)
-        passages = _candidates(documents)
+        check_query(query)
+        passages = candidates_of(documents)
         scores = self._reranker.scores_of(query, passages).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         return [hit_of(passages[place], scores[place]) for place in order]
@@ -322,7 +303,7 @@ class Model:
         Raises:
           UserError: the run has no reader, or no index of passages of its own where none are given; or k is below 1.
         """
-        _check_query(question)
+        check_query(question)
         check_count(k)
         answerer = self._answerer
         if passages is None:
@@ -330,7 +311,7 @@ class Model:
         else:
             passages = list(passages) if is_list(passages) else passages
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
-            hits = list(map(hit_of, _candidates(passages), scores))
+            hits = list(map(hit_of, candidates_of(passages), scores))
         return answerer.answers(question, hits, k)
 
     @functools.cached_property
@@ -390,7 +371,7 @@ class Model:
                 lack = f"the run has no index '{each.name}' of its corpus"
                 raise UserError(f"{self._place}: {lack}: {way}, or give documents to index")
             opened[each.name] = search
-        return DocumentIndex(own_passages(run, collection), opened, weight, self._merged)
+        return DocumentIndex(document_texts.own_passages(run, collection), opened, weight, self._merged)
 
     @property
     def _merged(self) -> int:
@@ -398,24 +379,15 @@ class Model:
         return (self._run.config if self._run else self._encoder.config).evaluate.depth
 
 
+def _in_parts(encode: Callable[[Sequence[Any]], Any], texts: Sequence[Any], batch_size: int, shows: bool) -> Any:
+    """What an encoder makes of texts, so many at a time."""
+    size = batch_size or (_SHOWN if shows else 0) or max(1, len(texts))
+    parts: Any = [texts[start : start + size] for start in range(0, max(1, len(texts)), size)]
+    made = list(map(encode, terminal.progress(parts, desc="encode") if shows else parts))
+    if isinstance(made[0], list):
+        return [vectors for part in made for vectors in part]
+    return scipy.sparse.vstack(made, "csr") if scipy.sparse.issparse(made[0]) else np.concatenate(made)
+
+
 def _normalised(embeddings_NE: np.ndarray) -> np.ndarray:
     return embeddings_NE / np.maximum(np.linalg.norm(embeddings_NE, axis=1, keepdims=True), 1e-12)
-
-
-def _texts(queries: Sequence[str]) -> list[str]:
-    if not is_list(queries):
-        raise UserError("encode_query takes a text or a list of texts; of a table it is table['query'].tolist()")
-    return [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
-
-
-def _check_query(query: str) -> None:
-    if not checked_text(query, "the query").strip():
-        raise UserError("the query is empty")
-
-
-def _candidates(documents: Sequence[Document | Hit]) -> list[Candidate]:
-    """Hits, texts and records as candidates."""
-    records: Any = documents
-    if is_list(documents):
-        records = [each._asdict() if isinstance(each, Hit) else each for each in documents]
-    return candidates(records)
