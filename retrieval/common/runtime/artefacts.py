@@ -353,11 +353,8 @@ def _is_below(name: str, tops: Iterable[str]) -> bool:
 
 def _complete(names: Collection[str]) -> list[str]:
     """Those of refreshed pairs only where their folder has its manifest."""
-
-    def counts(name: str) -> bool:
-        return not _is_below(name, [REFRESHED]) or f"{'/'.join(name.split('/')[:2])}/{files.MANIFEST}" in names
-
-    return [name for name in names if counts(name)]
+    manifest_of = lambda name: f"{'/'.join(name.split('/')[:2])}/{files.MANIFEST}"  # noqa: E731
+    return [name for name in names if not _is_below(name, [REFRESHED]) or manifest_of(name) in names]
 
 
 def _apart(names: Iterable[str]) -> tuple[list[str], list[str]]:

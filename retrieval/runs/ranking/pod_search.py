@@ -31,21 +31,7 @@ _AT_ONCE = 8192
 def lead(collection_of: CollectionOf, work: Callable[[Together], Any]) -> Any:
     """`work(together)` in the first process; the others search with it. All get what it returns, as JSON."""
     part = _Part(collection_of)
-
-    def led(give: hosts.Give) -> Any:
-        def together(
-            kind: IndexKind, collection: Collection, system: str, options: Options = NO_OPTIONS, /
-        ) -> Index | None:
-            if not (kind.spreads or kind.is_saved):
-                return None
-            folder = collection.embeddings(system)
-            owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
-            index = _Asked(part, give, [collection.name, kind.name, system], options)
-            return indexes.finished(index, options, lambda: StoredRows(folder, "candidates"), owners_W)
-
-        return work(together)
-
-    return hosts.lead(led, part.obey)
+    return hosts.lead(lambda give: work(functools.partial(_together, part, give)), part.obey)
 
 
 def to_all(
@@ -62,6 +48,18 @@ def to_all(
     scores_QK, rows_QK = results or (np.zeros(shape, np.float32), np.zeros(shape, np.int32))
     scores_QK, rows_QK = multihost_utils.broadcast_one_to_all((scores_QK, rows_QK))
     return np.asarray(scores_QK), np.asarray(rows_QK)
+
+
+def _together(
+    part: "_Part", give: hosts.Give, kind: IndexKind, of: Collection, system: str, options: Options = NO_OPTIONS, /
+) -> Index | None:
+    """An index that all hosts search; None of a kind that has no parts."""
+    if not (kind.spreads or kind.is_saved):
+        return None
+    folder = of.embeddings(system)
+    owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
+    index = _Asked(part, give, [of.name, kind.name, system], options)
+    return indexes.finished(index, options, lambda: StoredRows(folder, "candidates"), owners_W)
 
 
 def _gathered(own: Index, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
