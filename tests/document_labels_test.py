@@ -8,7 +8,7 @@ from retrieval.common.errors import UserError
 from retrieval.config import fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.sets.set_format import SETS, Context
 
 AUDIT, RUN = "npm/npm audit.md", "npm/run.md"
 PASSAGES = [f"{AUDIT}:0", f"{AUDIT}:1", f"{AUDIT}:2", f"{RUN}:0"]
@@ -29,7 +29,7 @@ def read(tmp_path):
         options = {name: fields.defaults()[name] for name in form.options}
         options |= {"sets.unknown": unknown, "pairs.queries": str(queries)}
         form.check(str(path), options, has_corpus=corpus == "corpus")
-        return next(form.read(str(path), Given(options, tmp_path / corpus, tmp_path)))
+        return next(form.read(str(path), Context(options, tmp_path / corpus, tmp_path)))
 
     return read
 

@@ -5,7 +5,7 @@ from support.packages import package
 
 from retrieval.common.errors import UserError
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.sets.set_format import SETS, Context
 
 ir_datasets = package("ir_datasets")
 
@@ -24,7 +24,7 @@ def test_data_sets_of_ir_datasets_are_evaluation_sets_and_training_judgements(tm
     ir, value, options = SETS["ir"], "ir:tiny/train,tiny/test", {"sets.unknown": "refuse"}
     ir.check(value, options, False)
     assert ir.names(value) == ["tiny"] and ir.inputs(value, options) == []
-    (found,) = ir.read(value, Given(options, tmp_path, tmp_path))
+    (found,) = ir.read(value, Context(options, tmp_path, tmp_path))
     assert list(found.candidates) == [Candidate(id, "", text) for id, text in documents[:3]]
     assert found.queries == {"q1": "the fox", "q2": "a dog"}
     assert found.qrels == {"train": {"q1": {"d1": 1}}, "test": {"q2": {"d2": 2, "d1": 0}, "q1": {"d1": 1}}}

@@ -20,7 +20,7 @@ from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.labelled.labelled_format import LABELLED, Settings
 from retrieval.data.sets.qa import QUESTIONS
-from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.sets.set_format import SETS, Context
 from retrieval.runs.pipeline import overrides
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES
@@ -41,7 +41,7 @@ def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
     path, passages = tmp_path / "file", tmp_path / "psgs.tsv"
     path.write_text(QUESTIONS[name].example.replace("⇥", "\t"))
     passages.write_text(SETS["qa"].example.replace("⇥", "\t") + "\n1\ta\tT\n")
-    given = Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
+    given = Context({"sets.qa_patterns": False}, tmp_path, tmp_path)
     (value,) = SETS["qa"].read(f"{passages},{path}", given)
     assert list(value.queries.values()) == ["q"] and [text.text for text in value.candidates] == ["a"]
     (found,) = value.answers.values()

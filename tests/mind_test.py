@@ -15,7 +15,7 @@ from support.tiny import execute
 from retrieval.common.errors import UserError
 from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
-from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.sets.set_format import SETS, Context
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.methods.mind import impressions, set_and_format
 from retrieval.methods.mind.stage import _predictions as predictions
@@ -46,7 +46,7 @@ def files(tmp_path):
 
 
 def read_set(files, tmp_path, split="2019-11-14"):
-    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({set_and_format.SPLIT: split}, tmp_path, tmp_path))
+    (value,) = SETS["mind"].read(",".join(map(str, files)), Context({set_and_format.SPLIT: split}, tmp_path, tmp_path))
     return value
 
 

@@ -16,7 +16,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.parsing import text_files
 from retrieval.data.corpora import addresses, articles, corpus_kind, document_records
 from retrieval.data.corpora.articles import Article, Redirect
-from retrieval.data.corpora.document_format import Block, Document, DocumentFormat, Given, Outline
+from retrieval.data.corpora.document_format import Block, Context, Document, DocumentFormat, Outline
 
 OPTIONS = {f"documents.{name}": "" for name in ("id", "title", "text", "url")}
 
@@ -174,11 +174,11 @@ def test_columns_of_parquet_may_be_numbers_bytes_and_dotted(tmp_path):
         ({"id": [1, 2], "a.text": text}, {"text": "a.text"}),
     ):
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-        found = list(document_records.ParquetRows().read(tmp_path / "a.parquet", Given("a", named)))
+        found = list(document_records.ParquetRows().read(tmp_path / "a.parquet", Context("a", named)))
         assert [(each.id, each.text) for each in found] == list(zip(["1", "2"], text))
     parquet.write_table(pyarrow.table({"text": [b"\xff"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: a text is not UTF-8"):
-        list(document_records.ParquetRows().read(tmp_path / "a.parquet", Given("a", {})))
+        list(document_records.ParquetRows().read(tmp_path / "a.parquet", Context("a", {})))
 
 
 @pytest.mark.parametrize(

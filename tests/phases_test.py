@@ -11,7 +11,7 @@ from support.tiny import execute
 
 from retrieval.common.libraries import tf
 from retrieval.config import experiment
-from retrieval.data.examples.task_kind import TASKS, Given
+from retrieval.data.examples.task_kind import TASKS, TaskInputs
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.labelled import pair_shards
 from retrieval.data.tokenizers.template import Template
@@ -129,7 +129,7 @@ def record(simple, count=5):
 def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds, tmp_path):
     pair_shards.KnownPositives(np.zeros(1, np.uint64), np.full(1, 10, np.uint64)).write(tmp_path)
     specials = Specials(Template((1,), (2,), (2,)), 3, 0, 0)
-    make = TASKS["quadruplets"].maker(Given(None, specials, {}, {"quadruplets": 1.0}, tmp_path))
+    make = TASKS["quadruplets"].maker(TaskInputs(None, specials, {}, {"quadruplets": 1.0}, tmp_path))
     lengths, of = {"query": 5, "document": 6, "document_id": 3}, record(simple)
     draw = tf.function(lambda seed: make(of, tf.stack([0, seed]), lengths)["document_id"])
     drawn = [draw(tf.constant(seed)).numpy() for seed in range(60)]

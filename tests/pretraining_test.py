@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import masked_lengths
-from retrieval.data.examples.task_kind import TASKS, Given
+from retrieval.data.examples.task_kind import TASKS, TaskInputs
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -32,7 +32,7 @@ ICT = {
 
 
 def draw(task, n=300, lengths=LENGTHS, **options):
-    make, draws = TASKS[task].maker(Given(VOCABULARY, SPECIALS, options, {task: 0.5})), []
+    make, draws = TASKS[task].maker(TaskInputs(VOCABULARY, SPECIALS, options, {task: 0.5})), []
     make_of_seed = tf.function(lambda seed: make(RECORD, seed, lengths))
     for i in range(n):
         example = make_of_seed(tf.constant([7, i]))

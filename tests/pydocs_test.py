@@ -15,7 +15,7 @@ from retrieval.data.corpora.pydocs import Page
 from retrieval.data.examples.tasks import corpus_tasks
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.held_out_texts import KnownItems, Occurrences, words
-from retrieval.data.sets.set_format import Given
+from retrieval.data.sets.set_format import Context
 from retrieval.data.shards import prepared_corpus, shard_steps
 from retrieval.data.tokenizers.vocab import WordPiece
 
@@ -307,7 +307,7 @@ def test_training_reads_nothing_of_known_items(tmp_path):
     settings = prepared_corpus.Settings(None, 300, 2, Limits(60, 5, 3))
     statistics = prepared_corpus.prepare(source, tmp_path, settings)
     assert statistics["counts"][shard_steps.KEPT_SENTENCES] == 3 and statistics["tasks"]["mlm"]["pairs"] == 3
-    (found,) = KnownItems().read(True, Given({}, tmp_path, tmp_path))
+    (found,) = KnownItems().read(True, Context({}, tmp_path, tmp_path))
     assert found.queries == {} and not found.candidates  # the corpus has both queries
     vocabulary = WordPiece.load(tmp_path / "vocab.txt")
     occurrences = Occurrences(map(words, [asked, *rest.split(". ")]))

@@ -127,7 +127,7 @@ def test_broken_passages(tmp_path, text, message):
 
 
 def test_each_further_file_of_questions_is_a_set(tmp_path):
-    form, given = set_format.SETS["qa"], set_format.Given({"sets.qa_patterns": False}, tmp_path / "none", tmp_path)
+    form, given = set_format.SETS["qa"], set_format.Context({"sets.qa_patterns": False}, tmp_path / "none", tmp_path)
     passages, first = write(tmp_path / "psgs.tsv", PASSAGES), write(tmp_path / "NQ-open.test.jsonl", NQ_OPEN)
     value = f"{passages},{first},{write(tmp_path / 'WQ.dev.json', WEB_QUESTIONS)}"
     read = list(form.read(value, given))

@@ -12,7 +12,7 @@ from retrieval.common.errors import UserError
 from retrieval.data.sets import reqa
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.open_domain import extend
-from retrieval.data.sets.set_format import Given
+from retrieval.data.sets.set_format import Context
 
 ROME, OLD, MAY = "Ann lives in Rome.", "She is old.", "She met Dr. Who in May."
 BOB = "Bob is not."
@@ -68,7 +68,7 @@ OPTIONS = {"sets.known_articles": False, "sets.reqa_sentences": False, "sets.dis
 def of_corpus(tiny, folder, *titles):
     lines = [json.dumps({"_id": str(number), "title": title, "text": "A b."}) for number, title in enumerate(titles)]
     (folder / "passages-0.jsonl").write_text("\n".join(lines))
-    (value,) = reqa.SquadFiles().read(str(tiny), Given(OPTIONS | {"sets.known_articles": True}, folder, folder))
+    (value,) = reqa.SquadFiles().read(str(tiny), Context(OPTIONS | {"sets.known_articles": True}, folder, folder))
     return value
 
 
@@ -84,7 +84,7 @@ def test_only_articles_of_the_corpus_are_asked_about(tiny, tmp_path, caplog):
 
 def test_candidates_can_be_sentences_alone(tiny, tmp_path):
     both = reqa.read_squad([tiny])
-    (value,) = reqa.SquadFiles().read(str(tiny), Given(OPTIONS | {"sets.reqa_sentences": True}, tmp_path, tmp_path))
+    (value,) = reqa.SquadFiles().read(str(tiny), Context(OPTIONS | {"sets.reqa_sentences": True}, tmp_path, tmp_path))
     assert [(c.id, c.title, c.text) for c in value.candidates] == [(c.id, "", c.title) for c in both.candidates]
     assert (value.queries, value.qrels, value.answers) == (both.queries, both.qrels, both.answers)
     with pytest.raises(UserError, match="goes without config"):

@@ -29,7 +29,7 @@ class Faq(SetFormat):
 
     name, what, setting, example = "faq", "questions and answers", "--config.sets.faq=FILE", "q⇥a"
 
-    def read(self, value, given):
+    def read(self, value, context):
         rows = [line.split("\t") for _, line in text_files.lines(value)]
         queries = {str(number): question for number, (question, _) in enumerate(rows)}
         candidates = [Candidate(str(number), "", text) for number, (_, text) in enumerate(rows)]

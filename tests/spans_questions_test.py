@@ -12,7 +12,7 @@ from retrieval.methods.reader import spans_stage
 def held_out(paths, folder):
     """The set of held-out questions of some files, over one passage."""
     (folder / "passages.jsonl").write_text('{"_id": "d", "text": "x"}\n')
-    given = set_format.Given({"sets.qa_patterns": False}, folder / "none", folder)
+    given = set_format.Context({"sets.qa_patterns": False}, folder / "none", folder)
     (value,) = set_format.SETS["qa_dev"].read(",".join(map(str, (folder / "passages.jsonl", *paths))), given)
     assert [value.name] == set_format.SETS["qa_dev"].names("") == ["qa-dev"] and len(list(value.candidates)) == 1
     return value

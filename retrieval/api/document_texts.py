@@ -103,7 +103,7 @@ def read_passages(path: Path, vocabulary: Vocabulary, prepared: ConfigDict) -> I
     kind, parts = corpus_kind.kind_of_parts([str(path)])
     options = {f"documents.{name}": documents[name] for name in ("id", "title", "text", "url")}
     kind.check(parts, options)
-    pages, parse = kind.read(parts, corpus_kind.Given(options)), functools.partial(kind.parse, options=options)
+    pages, parse = kind.read(parts, corpus_kind.Context(options)), functools.partial(kind.parse, options=options)
     ids, left_out, examples = set(), Counter(), {}
     for tag, what, value in corpus_kind.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:

@@ -16,12 +16,12 @@ from retrieval.config.fields import PATHS, Field, declare, declared
 
 Options = Mapping[str, Any]  # values of fields of a config, by their dotted names
 Source = TypeVar("Source")
-Given = TypeVar("Given")
+Context = TypeVar("Context")
 Item = TypeVar("Item")
 
 
-class Format(Generic[Source, Given, Item]):
-    """A format of data. Each kind says what a source is, what `read` is given, and what it makes of these.
+class Format(Generic[Source, Context, Item]):
+    """A format of data. Each kind says what a source is, what else `read` takes, and what it makes of these.
 
     Attributes:
       name: of the format.
@@ -43,7 +43,7 @@ class Format(Generic[Source, Given, Item]):
         """Whether a file is of this format by its name. It may be gzipped."""
         return path.name.lower().removesuffix(".gz").endswith(self.suffixes)
 
-    def read(self, source: Source, given: Given) -> Iterator[Item]:
+    def read(self, source: Source, context: Context) -> Iterator[Item]:
         """What a source holds, one after the other.
 
         Raises:

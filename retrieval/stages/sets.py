@@ -13,7 +13,7 @@ from retrieval.config.fields import of_fields
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, relevance, splits
 from retrieval.data.sets.beir import RetrievalSet
-from retrieval.data.sets.set_format import Given, named_sets
+from retrieval.data.sets.set_format import Context, named_sets
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Stage
 from retrieval.runs.ranking.collection import CORPUS, NOTES
@@ -33,7 +33,7 @@ def write_sets(run: Run) -> dict[str, Any]:
     run.sets.mkdir(exist_ok=True)
     values: dict[str, RetrievalSet] = {}
     for named in named_sets(run.config):
-        for value in named.form.read(named.value, Given(named.options, run.corpus, run.sets)):
+        for value in named.form.read(named.value, Context(named.options, run.corpus, run.sets)):
             if not value.queries:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value

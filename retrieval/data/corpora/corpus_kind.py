@@ -18,14 +18,14 @@ DROPPED = "pages dropped: "  # before the reason
 _SECONDS, _SECONDS_PER_CHARACTER = 10, 60e-6
 
 
-class Given(NamedTuple):
+class Context(NamedTuple):
     """What a run gives to a kind: the values of its fields, and the file that pins the installed packages."""
 
     options: Options
     lock: Path = Path()
 
 
-class CorpusKind(Format[Sequence[str], Given, Any]):
+class CorpusKind(Format[Sequence[str], Context, Any]):
     """A kind of corpus: a cheap sequential reader of pages, and the dear function that makes articles of them.
 
     Methods take the parts of `config.corpus`, which stand between commas. Among the pages that `read` gives,
@@ -96,7 +96,7 @@ class Source(NamedTuple):
 def open_source(corpus: str, options: Options, lock: Path) -> Source:
     """The pages of what `config.corpus` names."""
     kind, parts = kind_of(corpus)
-    read = functools.partial(kind.read, parts, Given(options, lock))
+    read = functools.partial(kind.read, parts, Context(options, lock))
     return Source(read, functools.partial(kind.parse, options=options))
 
 

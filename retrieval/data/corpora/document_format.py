@@ -77,7 +77,7 @@ class Document(NamedTuple):
         return len(self.text)
 
 
-class Given(NamedTuple):
+class Context(NamedTuple):
     """What a corpus says of a file.
 
     Attributes:
@@ -89,22 +89,22 @@ class Given(NamedTuple):
     fields: Mapping[str, str]
 
 
-class DocumentFormat(Format[Path, Given, Document | Dropped]):
+class DocumentFormat(Format[Path, Context, Document | Dropped]):
     """A format of documents. A format of one's own overrides `outline` or `read`, and what else differs."""
 
-    def read(self, path: Path, given: Given) -> Iterator[Document | Dropped]:
+    def read(self, path: Path, context: Context) -> Iterator[Document | Dropped]:
         """The documents of a file: here the file is one."""
         try:
             text = self.decode(text_files.whole(path))
             if _ZEROS * text.count("\0") > len(text):
                 raise UnicodeError("it has zero bytes, as UTF-16 has or no text")
-            yield Document(given.id, title_of(given.id), text, self)
+            yield Document(context.id, title_of(context.id), text, self)
         except text_files.TooLargeError:
             _log.warning("%s: left out, for it is longer than %s; split it", path, text_files.MOST_SHOWN)
             yield Dropped(str(path), f"documents of more than {text_files.MOST_SHOWN}")
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
-            yield Dropped(given.id, "not UTF-8")
+            yield Dropped(context.id, "not UTF-8")
 
     def decode(self, data: bytes) -> str:
         """The text of a file: UTF-8, or UTF-16 that begins with a byte order mark, as Windows writes it."""
@@ -185,10 +185,10 @@ class RecordFormat(DocumentFormat):
         """Where each record stands, for errors, its columns, and itself."""
         raise NotImplementedError(type(self))
 
-    def read(self, path: Path, given: Given) -> Iterator[Document]:
+    def read(self, path: Path, context: Context) -> Iterator[Document]:
         """The documents of a file, one after the other."""
-        for number, (at, chosen, record) in enumerate(self.records(path, given.fields), 1):
-            yield chosen.document(record, at, f"{given.id}#{number}", self)
+        for number, (at, chosen, record) in enumerate(self.records(path, context.fields), 1):
+            yield chosen.document(record, at, f"{context.id}#{number}", self)
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from retrieval.common.errors import UserError
 from retrieval.data.corpora import corpus_kind, source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, register
-from retrieval.data.corpora.document_format import NOT_IN_IDS, Given, endings, format_of
+from retrieval.data.corpora.document_format import NOT_IN_IDS, Context, endings, format_of
 from retrieval.data.formats import Options
 
 _FIELDS = ("documents.id", "documents.title", "documents.text", "documents.url")
@@ -44,13 +44,13 @@ class OwnDocuments(CorpusKind):
         source_paths.existing([Path(part) for part in parts if not _is_pattern(part)])
         return _files(parts)[0]
 
-    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], context: corpus_kind.Context) -> Iterator[Any]:
         """The documents of all files, after what is left out."""
         paths, left_out = _files(parts)
         yield from left_out
         base = os.path.commonpath([path.parent for path in paths])  # the ids count from the deepest common folder
         for path in paths:
-            yield from _documents(path, normalize("NFC", path.relative_to(base).as_posix()), given.options)
+            yield from _documents(path, normalize("NFC", path.relative_to(base).as_posix()), context.options)
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """The article of a document."""
@@ -60,7 +60,7 @@ class OwnDocuments(CorpusKind):
 def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     form = format_of(path)
     assert form, "`_files` gives those of known formats"
-    items = iter(form.read(path, Given(id, {name.rpartition(".")[2]: options[name] for name in _FIELDS})))
+    items = iter(form.read(path, Context(id, {name.rpartition(".")[2]: options[name] for name in _FIELDS})))
     yield next(items, Dropped(id, "files without a record"))
     yield from items
 

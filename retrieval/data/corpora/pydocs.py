@@ -294,9 +294,9 @@ class Pydocs(CorpusKind):
         """Not that of the file."""
         return None
 
-    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], context: corpus_kind.Context) -> Iterator[Any]:
         """The modules."""
-        return read_pages(given.lock)
+        return read_pages(context.lock)
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """A module's article, and its functions that are held out."""

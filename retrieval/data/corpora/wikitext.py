@@ -130,7 +130,7 @@ class Dumps(CorpusKind):
         """The files."""
         return source_paths.existing(_each_once(parts))
 
-    def read(self, parts: Sequence[str], given: corpus_kind.Given) -> Iterator[Any]:
+    def read(self, parts: Sequence[str], context: corpus_kind.Context) -> Iterator[Any]:
         """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
         for number, path in enumerate(_each_once(parts)):
             for page in wikipedia.read_pages(path):

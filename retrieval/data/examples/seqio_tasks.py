@@ -13,7 +13,7 @@ from retrieval.common.libraries import seqio, tf
 from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
-from retrieval.data.examples.task_kind import TASKS, Given, Maker, Stored, TaskKind
+from retrieval.data.examples.task_kind import TASKS, Maker, Stored, TaskInputs, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.shards import tfrecords
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
@@ -70,7 +70,7 @@ def register(
         task = TASKS[name]
         own = {name: (options or {}).get(name, declared()[f"data.{name}"].default) for name in task.options}
         specials = Specials.of(vocabulary, prefixes.of_stored if task.is_labelled else prefixes)
-        make = task.maker(Given(vocabulary, specials, own, weights, stored.labelled, source))
+        make = task.maker(TaskInputs(vocabulary, specials, own, weights, stored.labelled, source))
         is_drawn = functools.partial(_is_drawn, task=task, negatives=negatives, bound=bound, validation=validation)
         read = functools.partial(_read, task=task, bound=0 if validation else bound)
         seqio.TaskRegistry.remove(name + suffix)

@@ -6,7 +6,7 @@ A task is one file of the package `tasks`, or of a plugin:
     class Titles(PassagePairs):
         name, what = "titles", "how often a title asks for a passage"
 
-        def pair(self, record, seed, lengths, given): ...
+        def pair(self, record, seed, lengths, inputs): ...
 
 It reads records, which a stage wrote as shards, and makes an example of each: what a recipe trains on.
 """
@@ -70,7 +70,7 @@ class Stored(NamedTuple):
     labelled: Path | None = None
 
 
-class Given(NamedTuple):
+class TaskInputs(NamedTuple):
     """What a task makes its examples with.
 
     Attributes:
@@ -141,7 +141,7 @@ class TaskKind:
         """The records of a lane, before examples are made of them: a task may put others beside each."""
         return records
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """The function that makes examples. Its randomness comes from the seed alone.
 
         Raises:

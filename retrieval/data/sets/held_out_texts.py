@@ -24,7 +24,7 @@ from retrieval.data.corpora import corpus_kind, pydocs, sentences
 from retrieval.data.corpora.articles import Article
 from retrieval.data.sets import open_domain
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 from retrieval.data.sets.splits import wording
 
 LEAST = 4  # words: fewer stand together by chance
@@ -70,7 +70,7 @@ class HeldOutSentences(SetFormat):
     options = ("data.held_out",)
     holds_out = True
 
-    def read(self, value: float, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: float, context: Context) -> Iterator[RetrievalSet]:
         yield _held_out_sentences(context.corpus, value)
 
     def check(self, value: float, options: Options, has_corpus: bool) -> None:
@@ -136,7 +136,7 @@ class KnownItems(SetFormat):
     options = ("corpus", "prepare.held_out")
     holds_out = True
 
-    def read(self, value: bool, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: bool, context: Context) -> Iterator[RetrievalSet]:
         def items() -> Iterator[Any]:
             files = corpus_kind.article_files(context.corpus)
             return itertools.chain.from_iterable(map(corpus_kind.read_articles, files))

@@ -14,7 +14,7 @@ from retrieval.common.errors import UserError, first_line
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 
 _PREFIX = "ir:"
 _OF_EMPTY = "judgements of no document or query with a text, left out"
@@ -43,7 +43,7 @@ class IrDatasets(SetFormat):
                 if not getattr(data, f"has_{kind}")():
                     raise UserError(f"{source}: no {kind} in ir_datasets; name a part of it that has, such as test")
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         is_dropped = context.options[relevance.UNKNOWN] == relevance.DROP
         for parent, rules in _by_documents(value).items():
             with _named(f"{_PREFIX}{parent}"):

@@ -15,7 +15,7 @@ from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled import grouping, labelled_format
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import answers, beir, document_labels, relevance
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 
 
 @register
@@ -28,7 +28,7 @@ class LabelledSets(SetFormat):
     example = '{"query": "q", "positives": ["a"], "negatives": ["b"]}'
     options = (*labelled_format.OPTIONS, relevance.UNKNOWN)
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[beir.RetrievalSet]:
         settings = Settings.of(context.options)
         for path in map(Path, split(value)):
             unknown = context.options[relevance.UNKNOWN]

@@ -20,7 +20,7 @@ from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora import tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa
-from retrieval.data.sets.set_format import Given, Options, register
+from retrieval.data.sets.set_format import Context, Options, register
 
 _log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class NaturalQuestions(reqa.ReqaFormat):
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
     tfds = _OF_TFDS
 
-    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+    def whole(self, value: str, context: Context) -> beir.RetrievalSet:
         return read_nq(split(value))
 
     def check_path(self, path: Path, options: Options) -> None:

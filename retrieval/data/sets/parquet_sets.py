@@ -21,7 +21,7 @@ from retrieval.common.runtime import hub
 from retrieval.data.corpora.source_paths import checked, split
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 _FOLDERS = {CORPUS: (CORPUS,), QUERIES: (QUERIES,), QRELS: (QRELS, "default", "data", "relevance")}
@@ -55,7 +55,7 @@ class ParquetSets(SetFormat):
     example = "corpus/test-00000-of-00001.parquet with the columns _id, text"
     of_folders = True
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         for name, corpus, queries, qrels in _all_places(value):
             texts = {candidate.id: candidate.text for candidate in _texts(queries)}
             judged = {rule: (paths[0], list(_judgements(paths))) for rule, paths in qrels.items()}

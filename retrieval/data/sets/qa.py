@@ -30,7 +30,7 @@ from retrieval.data.sets import answers as answer
 from retrieval.data.sets import beir, msmarco, open_domain, splits, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import NOT_PREPARED, Context, Options, SetFormat, register
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class OpenDomain(SetFormat):
     parts = ("passages", "questions")
     repeats_last = True
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         first = source_paths.split(value)[0]
 
         def passages() -> Iterator[Candidate]:  # which are not held in memory

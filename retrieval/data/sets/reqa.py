@@ -21,7 +21,7 @@ from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, open_domain, relevance
 from retrieval.data.sets.answers import of_texts
-from retrieval.data.sets.set_format import NOT_PREPARED, Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import NOT_PREPARED, Context, Options, SetFormat, register
 
 SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `ReqaFormat` reads
 _MISPLACED = "answers without a sure place in their paragraph, left out"
@@ -154,11 +154,11 @@ class ReqaFormat(SetFormat):
     options = SENTENCES
     is_answered = True
 
-    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+    def whole(self, value: str, context: Context) -> beir.RetrievalSet:
         """The set, as `build` makes it."""
         raise NotImplementedError(f"the format '{self.name}' has no set")
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[beir.RetrievalSet]:
         """The set; or with its sentences alone as candidates, with the same ids and judgements.
 
         Equal sentences of different paragraphs stay different candidates, which no model can tell apart.
@@ -254,7 +254,7 @@ class SquadFiles(_OfSquad, ReqaFormat):
     setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
     options = ("sets.known_articles", *SENTENCES)
 
-    def whole(self, value: str, context: Given) -> beir.RetrievalSet:
+    def whole(self, value: str, context: Context) -> beir.RetrievalSet:
         if not context.options["sets.known_articles"]:
             return read_squad(split(value))
         passages = open_domain.corpus_passages(context.corpus, "config.sets.known_articles=True")
@@ -280,7 +280,7 @@ class Squad(_OfSquad):
     what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
     setting = "--config.sets.squad=ASKED.json,MORE.json,…"
 
-    def read(self, value: str, context: Given) -> Iterator[beir.RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[beir.RetrievalSet]:
         first, *more = split(value)
         of_others = (dataclasses.replace(each, questions=[], lost=0) for path in more for each in paragraphs(path))
         whole = _judged("squad", "test", itertools.chain(paragraphs(first), of_others), _whole)

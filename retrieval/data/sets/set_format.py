@@ -28,7 +28,7 @@ _SPLITS, _DIVIDED = "sets.splits", "split.set"
 _OF_DIVIDED = ("split.train", "split.dev")
 
 
-class Given(NamedTuple):
+class Context(NamedTuple):
     """What a run gives to a format.
 
     Attributes:
@@ -42,7 +42,7 @@ class Given(NamedTuple):
     folder: Path
 
 
-class SetFormat(Format[Any, Given, RetrievalSet]):
+class SetFormat(Format[Any, Context, RetrievalSet]):
     """A format of evaluation sets. A format of one's own overrides `read`, and what else differs.
 
     Methods take the value of `config.sets.NAME`, which is neither empty nor False. The set has the name of the format
@@ -123,7 +123,7 @@ class BeirFolders(SetFormat):
     of_folders = True
     options = (relevance.UNKNOWN, _SPLITS, _DIVIDED, *_OF_DIVIDED)
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         for folder in map(Path, source_paths.split(value)):
             chosen = context.options[_SPLITS] and [name for _, name in _named(folder, context.options)]
             yield beir.read_folder(folder, context.options[relevance.UNKNOWN], chosen)

@@ -25,7 +25,7 @@ from retrieval.common.parsing import foreign_text, text_files
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class TrecFiles(SetFormat):
     parts = ("passages", "queries", "qrels")
     options = (relevance.UNKNOWN,)
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         candidates, queries, judgements = map(Path, split(value))
         yield read_set(self.name, candidates, queries, judgements, context.options[relevance.UNKNOWN])
 
@@ -168,7 +168,7 @@ class Judgements(SetFormat):
     example = "1048585 0 7187158 1"
     parts = ("queries", "judgements")
 
-    def read(self, value: str, context: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         queries, judgements = map(Path, split(value))
         texts, rows = read_judged(self.name, queries, judgements)
         qrels = relevance.read(judgements, rows, texts, {row[2] for row in rows}, str(judgements))

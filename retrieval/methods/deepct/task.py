@@ -17,7 +17,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.libraries import tf
 from retrieval.data.examples import example_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.task_kind import Given, Maker, register
+from retrieval.data.examples.task_kind import Maker, TaskInputs, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -41,9 +41,9 @@ class WeighedWords(LabelledTask):
     name = "deepct"
     kind = TERMS
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`; nothing is random."""
-        vocabulary = given.vocabulary
+        vocabulary = inputs.vocabulary
         continues = [token.startswith(_GOES_ON) for token in vocabulary.tokens]
         if not any(continues):
             way = "take a vocabulary of WordPiece, or set config.data.rates.deepct=0"
@@ -52,7 +52,7 @@ class WeighedWords(LabelledTask):
         special = [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
-            (text,) = documents(record, tf.constant([0]), lengths["text"], given.specials)
+            (text,) = documents(record, tf.constant([0]), lengths["text"], inputs.specials)
             targets, mask = label(text, record["query"], continues, stems, special)
             return {"text": text, "targets": targets, "mask": mask}
 

@@ -24,7 +24,7 @@ from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet
-from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.sets.set_format import Context, Options, SetFormat, register
 from retrieval.data.tokenizers.vocab import SEPARATOR
 
 _log = logging.getLogger(__name__)
@@ -167,14 +167,14 @@ class Mind(SetFormat):
     options = (SPLIT,)
     parts = ("news", "impressions")
 
-    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+    def read(self, value: str, context: Context) -> Iterator[RetrievalSet]:
         news_path, behaviors = map(Path, split(value))
         news, counts = read_news(news_path), Counts()
         queries, qrels, shown, without_history = {}, {}, {}, 0
         histories: dict[str, str] = {}  # a user has the same one on many pages: each text once
         for impression in read_behaviors(behaviors, news, counts):
             at = f"impression '{impression.id}'"
-            if is_before(impression, given.options[SPLIT]):
+            if is_before(impression, context.options[SPLIT]):
                 counts.leave_out("impressions before config.sets.mind_split, which are trained on", at)
             elif not impression.is_asked:
                 counts.leave_out("impressions without a click, or with nothing else", at)

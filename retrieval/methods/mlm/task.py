@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.common.libraries import tf
 from retrieval.data.examples.example_kind import MASKED, PERCENT, ExampleKind, Field, choose, share, types
-from retrieval.data.examples.task_kind import Given, Maker, Stored, register
+from retrieval.data.examples.task_kind import Maker, Stored, TaskInputs, register
 from retrieval.data.examples.tasks.corpus_tasks import ICT, CorpusTask
 from retrieval.data.examples.token_rows import Record, Specials, single
 
@@ -46,9 +46,9 @@ class MaskedTexts(CorpusTask):
     name = "mlm"
     kind = MASKED
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`."""
-        return lambda record, seed, lengths: mask(record, seed, lengths, given.specials)
+        return lambda record, seed, lengths: mask(record, seed, lengths, inputs.specials)
 
 
 def mask(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
@@ -116,9 +116,9 @@ class NextSentences(CorpusTask):
 
         return records.scan(none, put_beside)
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`."""
-        return lambda record, seed, lengths: make_pair(record, seed, lengths, given.specials)
+        return lambda record, seed, lengths: make_pair(record, seed, lengths, inputs.specials)
 
 
 def make_pair(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:

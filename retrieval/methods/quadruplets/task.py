@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retrieval.common.libraries import tf
-from retrieval.data.examples.task_kind import Given, Maker, Stored, register
+from retrieval.data.examples.task_kind import Maker, Stored, TaskInputs, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, known_ids, of_chosen
 from retrieval.data.examples.token_rows import Record
 
@@ -23,9 +23,9 @@ class Quadruplets(LabelledTask):
         """As `TaskKind.epoch`: one negative is enough for an example."""
         return super().epoch(stored, 1)
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`. Of `lengths["document_id"]` texts the second is simple, and the third hard."""
-        weight, known = given.weights[self.name], known_ids(given.labelled)
+        weight, known = inputs.weights[self.name], known_ids(inputs.labelled)
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             negatives = tf.size(record["document_id"]) - 1
@@ -39,7 +39,7 @@ class Quadruplets(LabelledTask):
             first = tf.where(simple > 0, first, second)
             count = lengths["document_id"]
             chosen = tf.ensure_shape(tf.stack([0, first, second])[:count], [count])
-            return of_chosen(record, chosen, lengths, given.specials, weight, known)
+            return of_chosen(record, chosen, lengths, inputs.specials, weight, known)
 
         return make
 

@@ -33,7 +33,7 @@ from retrieval.common.parsing.foreign_text import TooSlowError
 from retrieval.common.runtime import hashing
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
+from retrieval.data.examples.task_kind import Maker, Shards, Stored, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.sets import answers
 from retrieval.data.sets.answers import Answers
@@ -275,9 +275,9 @@ class AnswerSpans(TaskKind):
             raise self.no_example("no stage has written questions with paragraphs: put 'spans' before 'train'")
         return files.read_json(stored.labelled / "stats.json")["questions"]
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`."""
-        positive_first = given.options["draw"] == POSITIVE
+        positive_first = inputs.options["draw"] == POSITIVE
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
             order = _positive_first(record, seed) if positive_first else tf.range(tf.size(record["row_lengths"]))

@@ -29,7 +29,7 @@ from retrieval.common.registry import Table
 from retrieval.common.runtime import hashing
 from retrieval.data.examples import task_kind
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.task_kind import Given, Maker
+from retrieval.data.examples.task_kind import Maker, TaskInputs
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.token_rows import Record, single
 from retrieval.data.labelled import labelled_format
@@ -254,11 +254,11 @@ class QueryOfPassage(LabelledTask):
     name = "doc2query"
     kind = GENERATION
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`; nothing is random."""
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
-            (source,) = documents(record, tf.constant([0]), lengths["source"], given.specials)
-            return {"source": source, "target": single(record["query"], lengths["target"], given.specials)}
+            (source,) = documents(record, tf.constant([0]), lengths["source"], inputs.specials)
+            return {"source": source, "target": single(record["query"], lengths["target"], inputs.specials)}
 
         return make

@@ -15,9 +15,10 @@ from typing import Any
 from retrieval.common.libraries import tf
 from retrieval.data import holdout
 from retrieval.data.examples.example_kind import Lengths
-from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind, register
+from retrieval.data.examples.task_kind import TASKS, Maker, Shards, Stored, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 
+Pair = tuple["tf.Tensor", "tf.Tensor"]  # the token ids of a query and of a document
 # Columns of `counts`.
 ICT, BFS, WLP = range(3)
 _READ_AT_ONCE = 1024
@@ -59,16 +60,16 @@ class PassagePairs(CorpusTask):
         """As `TaskKind.draws`."""
         return super().draws(record) if self.column is None else record["counts"][self.column]
 
-    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, inputs: TaskInputs) -> Pair:
         """The token ids of the query and of the document, with [CLS] and [SEP], no longer than `lengths` say."""
         raise NotImplementedError(f"the task '{self.name}' makes no pairs")
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`: the pair, with the passage's id and log Q."""
-        weights = {task: weight for task, weight in given.weights.items() if not TASKS[task].is_labelled}
+        weights = {task: weight for task, weight in inputs.weights.items() if not TASKS[task].is_labelled}
 
         def make(record: Record, seed: tf.Tensor, lengths: Lengths) -> Record:
-            query, document = self.pair(record, seed, lengths, given)
+            query, document = self.pair(record, seed, lengths, inputs)
             ids = {"document_id": record["document_id"][None]}
             if count := lengths.get("positive_ids"):  # no other passage is known to be one
                 ids["positive_ids"] = tf.fill([count], record["document_id"])
@@ -89,15 +90,15 @@ class InverseCloze(PassagePairs):
     options = ("ict_removal",)
     column = ICT
 
-    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, inputs: TaskInputs) -> Pair:
         """As `PassagePairs.pair`. Chang et al. always take the sentence out of the document."""
         seeds = tf.random.split(seed, 2)
         start, end = random_sentence(record["lengths"], seeds[0])
-        ids, removal = record["ids"], given.options["ict_removal"]
+        ids, removal = record["ids"], inputs.options["ict_removal"]
         rest = tf.concat([ids[:start], ids[end:]], 0)
         body = tf.cond(tf.random.stateless_uniform([], seeds[1]) < removal, lambda: rest, lambda: ids)
-        query = query_row(ids[start:end], lengths["query"], given.specials)
-        return query, document_row(record["title"], body, lengths["document"], given.specials)
+        query = query_row(ids[start:end], lengths["query"], inputs.specials)
+        return query, document_row(record["title"], body, lengths["document"], inputs.specials)
 
 
 class LeadPairs(PassagePairs):
@@ -107,11 +108,11 @@ class LeadPairs(PassagePairs):
         """As `TaskKind.is_drawn`; the lead may have lost all of its sentences."""
         return super().is_drawn(record, negatives) & (tf.size(record["lead_ids"]) > 0)
 
-    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, given: Given) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, record: Record, seed: tf.Tensor, lengths: Lengths, inputs: TaskInputs) -> Pair:
         """As `PassagePairs.pair`."""
         start, end = random_sentence(record["lead_lengths"], seed)
-        query = query_row(record["lead_ids"][start:end], lengths["query"], given.specials)
-        return query, document_row(record["title"][:0], record["ids"], lengths["document"], given.specials)
+        query = query_row(record["lead_ids"][start:end], lengths["query"], inputs.specials)
+        return query, document_row(record["title"][:0], record["ids"], lengths["document"], inputs.specials)
 
 
 @register

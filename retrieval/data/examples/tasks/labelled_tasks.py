@@ -14,7 +14,7 @@ from retrieval.common import files
 from retrieval.common.libraries import tf
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import GUIDE, Lengths
-from retrieval.data.examples.task_kind import Given, Maker, Shards, Stored, TaskKind, register
+from retrieval.data.examples.task_kind import Maker, Shards, Stored, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
 
@@ -79,13 +79,13 @@ class LabelledPairs(LabelledTask):
 
     name = "pairs"
 
-    def maker(self, given: Given) -> Maker:
+    def maker(self, inputs: TaskInputs) -> Maker:
         """As `TaskKind.maker`."""
-        weight, known = given.weights[self.name], known_ids(given.labelled)
+        weight, known = inputs.weights[self.name], known_ids(inputs.labelled)
 
         def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
-            example = draw(record, seed, lengths, given.specials, weight, known)
-            return {**example, "source": tf.constant([given.source])} if "source" in lengths else example
+            example = draw(record, seed, lengths, inputs.specials, weight, known)
+            return {**example, "source": tf.constant([inputs.source])} if "source" in lengths else example
 
         return make
 
