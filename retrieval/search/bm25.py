@@ -85,23 +85,8 @@ class Bm25Index:
         passages, same = itertools.tee(frequencies)
         options = Parameters(*parameters)
         terms = options.words.of(word for passage in same for word in passage)
-
-        def counted() -> Iterator[Counter[str]]:
-            for number, passage in enumerate(passages):
-                counts: Counter[str] = Counter()
-                for word, count in passage.items():
-                    if type(count) is not int or count < 1:
-                        where = f"BM25: word '{word}' of passage {number}"
-                        raise UserError(f"{where} counts {count!r} times; take 1 or more")
-                    for term in next(terms):
-                        counts[term] += count
-                if max(counts.values(), default=0) > MOST:
-                    word, most = counts.most_common(1)[0]
-                    where = f"BM25: forms of '{word}' in passage {number}"
-                    raise UserError(f"{where} count {most} times; {MOST} is the most")
-                yield counts
-
-        return cls._of_counts(counted(), options)
+        counted = (_added_up(number, passage, terms) for number, passage in enumerate(passages))
+        return cls._of_counts(counted, options)
 
     @classmethod
     def _of_counts(cls, passages: Iterable[Mapping[str, int]], parameters: Parameters) -> "Bm25Index":
@@ -236,6 +221,20 @@ class Bm25Also(Bm25Kind):
 
     def system_of(self, index: Bm25Index) -> str:
         return f"bm25 ({index.parameters.k1:g}, {index.parameters.b:g})"
+
+
+def _added_up(number: int, frequencies: Mapping[str, int], terms: Iterator[Iterable[str]]) -> Counter[str]:
+    """The frequencies of a passage's terms; `terms` gives those of each of its words, in their order."""
+    counts: Counter[str] = Counter()
+    for word, count in frequencies.items():
+        if type(count) is not int or count < 1:
+            raise UserError(f"BM25: word '{word}' of passage {number} counts {count!r} times; take 1 or more")
+        for term in next(terms):
+            counts[term] += count
+    if max(counts.values(), default=0) > MOST:
+        word, most = counts.most_common(1)[0]
+        raise UserError(f"BM25: forms of '{word}' in passage {number} count {most} times; {MOST} is the most")
+    return counts
 
 
 def _weights(
