@@ -16,8 +16,6 @@ from support.served import Reranker, Towers
 
 from retrieval.common.errors import UserError
 from retrieval.config.experiment import defaults
-from retrieval.data.sets.beir import Candidate
-from retrieval.data.sets.row_texts import RowTexts
 from retrieval.serving import foreign_routes, mcp_server
 from retrieval.serving.engine import ROWS, Engine
 from retrieval.serving.guard import Keys
@@ -394,14 +392,3 @@ def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
 def test_pages_of_other_sites_ask_for_no_tools(monkeypatch, origin, status):
     monkeypatch.setattr(mcp_server, "is_installed", lambda: False)  # 404 is behind the guard
     assert client(hosts=("testserver",)).post("/mcp", json={}, headers={"origin": origin}).status_code == status
-
-
-def test_a_passage_is_found_by_its_id(tmp_path):
-    names = ["a", 'q"uote', "ünï", "long/" + "x" * 300, "a:10", "a:1", "a:b:2", "ü:0"]
-    lines = [json.dumps({"_id": id, "title": "a", "text": f'"_id": "a" {id}'}, ensure_ascii=False) for id in names]
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("\n".join([*lines, json.dumps({"_id": "ö\u2028", "text": "escaped"})]) + "\n", encoding="utf-8")
-    with RowTexts([path]) as texts:
-        assert [texts.find(name).id for name in [*names, "ö\u2028"]] == [*names, "ö\u2028"]
-        assert [[each.id for each in texts.numbered(of)] for of in "aü"] == [["a:1", "a:10"], ["ü:0"]]
-        assert texts.find("a:") is None and texts.find("") is None and isinstance(texts.find("a"), Candidate)

@@ -85,3 +85,14 @@ def test_texts_that_are_nearly_the_same_are_told():
     long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     texts = [long, "other words altogether", long + " sixteen", "x", long.upper(), "X", ""]
     assert first_duplicates(texts) == [0, 1, 0, 3, 0, 3, 6]
+
+
+def test_a_passage_is_found_by_its_id(tmp_path):
+    names = ["a", 'q"uote', "ünï", "long/" + "x" * 300, "a:10", "a:1", "a:b:2", "ü:0"]
+    lines = [json.dumps({"_id": id, "title": "a", "text": f'"_id": "a" {id}'}, ensure_ascii=False) for id in names]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join([*lines, json.dumps({"_id": "ö\u2028", "text": "escaped"})]) + "\n", encoding="utf-8")
+    with RowTexts([path]) as texts:
+        assert [texts.find(name).id for name in [*names, "ö\u2028"]] == [*names, "ö\u2028"]
+        assert [[each.id for each in texts.numbered(of)] for of in "aü"] == [["a:1", "a:10"], ["ü:0"]]
+        assert texts.find("a:") is None and texts.find("") is None and isinstance(texts.find("a"), Candidate)
