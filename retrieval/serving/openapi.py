@@ -76,8 +76,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
             | {"required": field.is_needed, "schema": field.schema}
             for field in operation.fields
         ]
-    kind = "application/json" if operation.gives else "text/plain"
-    form = {} if operation.gives == OTHERS else _schema(operation.gives or str)
+    kind = "application/json" if operation.response else "text/plain"
+    form = {} if operation.response == OTHERS else _schema(operation.response or str)
     why = "what is wrong, and what to do"
     refusal = _like(form_of(operation.path).body(503, why, "input", ""))
     described["responses"] = {

@@ -74,7 +74,7 @@ class Operation(NamedTuple):
     Attributes:
       what: it gives, in words.
       answer: takes the engine, and the values of the fields by their names; gives what `responses.response` takes.
-      gives: the name of its answer's schema, or OTHERS; '' where that is no JSON.
+      response: the name of its schema, or OTHERS; '' where that is no JSON.
       one_of: fields of which a request has exactly one. Where it has none, the first is missing.
       is_foreign: whether it is of a protocol of others: fields that are not known are passed over, as null is, and the
         address may have fields of text, too.
@@ -85,7 +85,7 @@ class Operation(NamedTuple):
     path: str
     what: str
     answer: Callable[[Any, Values], Awaitable[Any]]
-    gives: str = ""
+    response: str = ""
     fields: tuple[Field, ...] = ()
     one_of: tuple[str, ...] = ()
     is_foreign: bool = False

@@ -338,10 +338,10 @@ def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
     return jax.vmap(lambda values, places_SD: values[tuple(places_SD.T)])(values, places_BSD)
 
 
-def _negative_log_sum(log_BS: jax.Array, counts_BS: jax.Array) -> jax.Array:
+def _negative_log_sum(log_BS: jax.Array, mask_BS: jax.Array) -> jax.Array:
     """-log of the sum of the probabilities that count; 0 where none does."""
-    total_B = jax.nn.logsumexp(jnp.where(counts_BS, log_BS, _NEVER), axis=1)
-    return jnp.where(counts_BS.any(axis=1), -total_B, 0.0)
+    total_B = jax.nn.logsumexp(jnp.where(mask_BS, log_BS, _NEVER), axis=1)
+    return jnp.where(mask_BS.any(axis=1), -total_B, 0.0)
 
 
 def _holds(spans_BS3: jax.Array, paragraphs: int) -> jax.Array:
