@@ -82,11 +82,11 @@ def _run(workdir: str, folder: Path, copy: artefacts.Artefacts | None = None) ->
     from retrieval.runs.pipeline.protected import check_run
     from retrieval.runs.pipeline.run import Run
     from retrieval.runs.pipeline.runner import run_stage, take_run
-    from retrieval.runs.pipeline.work_directory import Asked
+    from retrieval.runs.pipeline.work_directory import SearchRequest
 
     sources.fill_in(config)
     overrides.settle(config, cli.overridden())
-    search = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
+    search = SearchRequest(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, search, copy)
     hosts.on_first(lambda: preflight.check(run, names, cli.overridden()))
     if _CHECK.value:

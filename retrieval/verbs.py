@@ -65,9 +65,9 @@ def written_out(argv: Sequence[str]) -> list[str]:
         stages = list(itertools.takewhile(lambda word: not word.startswith("-"), argv))
         return [*([f"--stage={','.join(stages)}"] if stages else []), *argv[len(stages) :]]
     words, rest = _divided(argv[1:], verb.options)
-    given = {word.lstrip("-").partition("=")[0] for word in rest}
-    given |= {"query"} if "queries" in given else set()
-    wanted = {name: flag for name, flag in verb.takes.items() if flag not in given}
+    named = {word.lstrip("-").partition("=")[0] for word in rest}
+    named |= {"query"} if "queries" in named else set()
+    wanted = {name: flag for name, flag in verb.takes.items() if flag not in named}
     if len(words) > len(wanted):
         many = "several words go in quotes"
         raise UserError(f"unexpected argument '{words[len(wanted)]}': {argv[0]} takes {' '.join(verb.takes)}; {many}")
@@ -79,7 +79,7 @@ def written_out(argv: Sequence[str]) -> list[str]:
             way = "name its work directory, or make one with `retrieval own DOCS`; several words go in quotes"
             raise UserError(f"{value}: no run is there: {way}")
         rest.append(f"--{flag}={value}")
-    return [*(f"--{flag}={value}" for flag, value in verb.sets.items() if flag not in given), *rest]
+    return [*(f"--{flag}={value}" for flag, value in verb.sets.items() if flag not in named), *rest]
 
 
 def _divided(argv: Sequence[str], options: Mapping[str, str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ from support.tiny import CHEAP, execute, make_run
 from retrieval.common.errors import UserError
 from retrieval.runs.pipeline import preflight, records
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.pipeline.work_directory import SearchRequest
 from retrieval.search import encoding, scann
 from retrieval.stages import export
 
@@ -98,5 +98,5 @@ def test_outputs_of_two_models_do_not_mix(inputs, finished, tmp_path):
         preflight.check(run, ["evaluate"])
     run.config.stages = ("train", "search")
     with pytest.raises(UserError, match=mixed.format("search")):
-        preflight.check(dataclasses.replace(run, asked=Asked("What?")), ["search"])
+        preflight.check(dataclasses.replace(run, request=SearchRequest("What?")), ["search"])
     assert not export.results(run)

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from retrieval.config import fields
 from retrieval.data.sets import answers, beir
 from retrieval.data.sets.beir import Candidate, Judged, own_rows
-from retrieval.evaluation.by_article import Asked
+from retrieval.evaluation.by_article import Questions
 from retrieval.runs.fitting import validation
 from retrieval.runs.ranking import failures, fused, rankings
 from retrieval.runs.ranking.fused import USUAL, Fusing, Weight, best_system, weight_of
@@ -67,7 +67,7 @@ ARTICLES = (
 
 
 def test_any_passage_of_the_article_is_right():
-    asked = Asked(*ARTICLES)
+    asked = Questions(*ARTICLES)
     assert asked.queries == ["q0", "q1", "q3"]  # the article of q2's passage is not known
     values = asked.anywhere(np.array([[2, 0], [5, -1], [0, 0], [3, 4]]), OF_ARTICLES)
     assert [values[name].tolist() for name in OF_ARTICLES] == [[0, 0, 0], [1, 0, 0], [0.5, 0, 0]]
@@ -75,7 +75,7 @@ def test_any_passage_of_the_article_is_right():
 
 def test_within_the_article_its_passages_alone_are_ranked():
     scores = np.array([[5, 4, 9, 9, 9, 9], [9, 9, 1, 3, 2, 9], [0] * 6, [1, 1, 9, 9, 9, 9]])
-    asked = Asked(*ARTICLES)
+    asked = Questions(*ARTICLES)
     values = asked.within(lambda number, rows: scores[number][rows], 10, OF_ARTICLES)
     # Ties go to the smaller row.
     assert [values[name].tolist() for name in OF_ARTICLES] == [[0, 0, 1], [1, 1, 1], [0.5, 0.5, 1]]

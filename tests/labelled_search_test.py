@@ -18,7 +18,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.runs.pairs import labelled_groups
 from retrieval.runs.pipeline import preflight, runner
 from retrieval.runs.pipeline.run import Run
-from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.pipeline.work_directory import SearchRequest
 from retrieval.runs.ranking.collection import CORPUS
 from retrieval.stages import search
 
@@ -47,7 +47,7 @@ def make_run(folder, **changes):
     (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     files = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(folder / "train.jsonl"), "stages": STEPS}
     config = tiny.make_config("dpr", **CHANGES | files | changes)
-    return Run(config, folder / "run", REPOSITORY / "requirements.lock", Asked("where is the owl"))
+    return Run(config, folder / "run", REPOSITORY / "requirements.lock", SearchRequest("where is the owl"))
 
 
 def test_questions_of_nqs_dev_set_are_not_trained_on(tmp_path, monkeypatch):
@@ -69,7 +69,7 @@ def searched(tmp_path_factory):
 
 def ask(run, capsys, **asked):
     capsys.readouterr()
-    runner.run_stage(dataclasses.replace(run, asked=Asked(**asked)), "search")
+    runner.run_stage(dataclasses.replace(run, request=SearchRequest(**asked)), "search")
     return capsys.readouterr().out
 
 
@@ -103,8 +103,8 @@ def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, 
     os.close(reads)
     with open(writes, "w") as gone, monkeypatch.context() as patch:
         patch.setattr(search.sys, "stdout", gone)
-        asked = Asked("", str(tmp_path / "queries.txt"), as_json)
-        runner.run_stage(dataclasses.replace(searched, asked=asked), "search")
+        asked = SearchRequest("", str(tmp_path / "queries.txt"), as_json)
+        runner.run_stage(dataclasses.replace(searched, request=asked), "search")
 
 
 @pytest.mark.parametrize(

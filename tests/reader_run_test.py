@@ -14,7 +14,7 @@ from retrieval.common.errors import UserError
 from retrieval.data.sets import beir
 from retrieval.evaluation import exact_match
 from retrieval.runs.pipeline import preflight
-from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.pipeline.work_directory import SearchRequest
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
 CHANGES = {"stages": STAGES, "sets.reqa": "", "split.set": "squad", "split.ratio": 0.7, "split.validation": 0.2}
@@ -86,7 +86,7 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     run = reader(inputs, tmp_path / "run", **changes, **{"sets.squad": "", "split.set": ""})
     execute(run)
     for as_json in (True, False):
-        asked = dataclasses.replace(run, asked=Asked("What does the Red fox eat?", as_json=as_json))
+        asked = dataclasses.replace(run, request=SearchRequest("What does the Red fox eat?", as_json=as_json))
         preflight.check(asked, ("search",))
         execute(asked, "search")
     line, *shown = capsys.readouterr().out.splitlines()

@@ -130,8 +130,8 @@ class DocumentIndex:
 
     def _hits(self, scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
         """The hits of one query's list; none where its row is -1."""
-        found = [(row, score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
-        return [hit_of(self._documents[row], score)._replace(metadata=self._metadata[row]) for row, score in found]
+        rows = [(row, score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
+        return [hit_of(self._documents[row], score)._replace(metadata=self._metadata[row]) for row, score in rows]
 
 
 def filtered(search: Search, allowed_N: np.ndarray, is_approximate: bool) -> Search:

@@ -12,7 +12,7 @@ import numpy as np
 from retrieval.evaluation.metrics import Qrels, cutoff
 
 
-class Asked:
+class Questions:
     """The questions whose right passages have known articles.
 
     Attributes:

@@ -62,7 +62,7 @@ class Bound:
 def bind(model: nnx.Module) -> Bound:
     """The function that gives a model other parameters. It keeps the shapes of the model's own alone."""
     graphdef, state = nnx.split(model, nnx.Param)
-    return Bound(graphdef, jax.eval_shape(lambda leaves: leaves, state))
+    return Bound(graphdef, jax.eval_shape(lambda params: params, state))
 
 
 def gather(params: Any) -> Any:

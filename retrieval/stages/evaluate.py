@@ -235,7 +235,7 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """
     rules = [value.qrels[relevance.PAIR]] if relevance.PAIR in value.qrels else value.qrels.values()
     judged = {query: grades for rule in rules for query, grades in rule.items()}
-    questions = by_article.Asked(value.queries, value.candidates, value.articles, judged)
+    questions = by_article.Questions(value.queries, value.candidates, value.articles, judged)
     if questions.queries:
         ids = [questions.queries[place] for place in questions.some(_WITHIN)]
         for each in lists:

@@ -33,7 +33,7 @@ def write_report(run: Run) -> None:
     of_stages = ((run.owner(stage).folder / place, stage) for stage, place in result_files.OF_STAGES.items())
     folders = [run.owner("evaluate").folder, *(folder for folder, stage in of_stages if is_done(run, stage))]
     results = result_files.rows(folders)
-    told, sets = evaluated | (details(run, "maxsim") or {}), details(run, "sets") or {}
+    measured, sets = evaluated | (details(run, "maxsim") or {}), details(run, "sets") or {}
     tables = [
         *_failed(evaluated),
         *(table(notes) for stage, table in _TABLES if (notes := details(run, stage))),
@@ -46,7 +46,7 @@ def write_report(run: Run) -> None:
     verify_written(run.folder, ["metrics"])
     shown = [table for table in tables if table.rows or table.notes]
     notes = {name: [note for of in (sets, evaluated) for note in of.get(name, {}).get(NOTES, ())] for name in sets}
-    columns = {key: of | _weights(told[key]) for key, of in costs.of_systems(told).items()}
+    columns = {key: of | _weights(measured[key]) for key, of in costs.of_systems(measured).items()}
     compared = list(dict.fromkeys(parts))
     run_report.write_report(run.folder, _title(run), results, shown, folders, compared, columns, notes)
     _log.info("report: %s/report.html, and the same as report.md", run.display_path)
@@ -120,14 +120,14 @@ def _failed(evaluated: Details) -> Iterator[Table]:
 
 def _title(run: Run) -> str:
     """The name of the run, its model and its documents."""
-    model, told = run.owner("train"), run.folder.name
+    model, title = run.owner("train"), run.folder.name
     if model.lists("train"):
-        told += f": {Path(model.config.train.init_from).name.partition('@')[0] or model.config.recipe}"
-        told += f" after {steps:,} steps" if (steps := (details(run, "train") or {}).get("steps")) else ""
+        title += f": {Path(model.config.train.init_from).name.partition('@')[0] or model.config.recipe}"
+        title += f" after {steps:,} steps" if (steps := (details(run, "train") or {}).get("steps")) else ""
     if prepared := details(run, "prepare"):
         names = ", ".join(Path(part).name for part in run.owner("prepare").config.corpus.split(",")[:3])
-        told += f" on {prepared['counts']['passages']:,} passages of {names}"
-    return told
+        title += f" on {prepared['counts']['passages']:,} passages of {names}"
+    return title
 
 
 def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -17,7 +17,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.parsing import text_files
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
-from retrieval.runs.pipeline.work_directory import Asked
+from retrieval.runs.pipeline.work_directory import SearchRequest
 from retrieval.runs.ranking.collection import of_pairs
 from retrieval.runs.weights.initial_parameters import TEXT_FIELDS
 from retrieval.runs.weights.trained_model import TRAINED
@@ -45,7 +45,7 @@ def search(run: Run) -> None:
     Raises:
       UserError: there is no query, or the corpus has not been indexed.
     """
-    queries = _queries(run.asked)
+    queries = _queries(run.request)
     searcher, k = OwnSearch(run, run.config.evaluate.depth), min(_HITS, run.config.evaluate.depth)
     reader = answering.open_answerer(run)
     with terminal.while_read():
@@ -54,14 +54,14 @@ def search(run: Run) -> None:
                 system = answering.system_that_is_read(lists)
                 answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
                 shown = {system: hits[:k] for system, hits in lists.items()}
-                if run.asked.as_json:
+                if run.request.as_json:
                     print(as_json(query, shown, answer, system), flush=True)
                 else:
-                    heading = f"\nquery: {terminal.one_line(query)}\n" if run.asked.queries else ""
+                    heading = f"\nquery: {terminal.one_line(query)}\n" if run.request.queries else ""
                     print(heading + listed(shown, searcher.titles) + (said(answer) if answer else ""), flush=True)
 
 
-def _queries(request: Asked) -> Iterator[Sequence[str]]:
+def _queries(request: SearchRequest) -> Iterator[Sequence[str]]:
     """The queries, as many at once as are there."""
     if bool(request.query.strip()) == bool(request.queries):
         ways = "--query='how do I read a zip archive', --queries=FILE, or --queries=- for what is typed"

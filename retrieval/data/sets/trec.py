@@ -112,12 +112,12 @@ def read_topics(path: Path) -> dict[str, str]:
     _, *parts = _TOPIC.split("\n".join(line for _, line in text_files.lines(path)))
     for number, (attributes, text) in enumerate(zip(parts[::2], parts[1::2]), 1):
         at, fields = f"{path}, topic {number}", _tagged(attributes or "", text)
-        id, asked = (next(filter(None, map(fields.get, names)), "") for names in (_NUMBERS, _TEXTS))
-        if not (id and asked):
+        id, query = (next(filter(None, map(fields.get, names)), "") for names in (_NUMBERS, _TEXTS))
+        if not (id and query):
             raise UserError(f"{at}: no <{'title' if id else 'num'}>, or nothing in it; write one, or drop the topic")
         if beir.check_id(id, "number", at) in topics:
             raise UserError(f"{at}: the number '{id}' is there twice; numbers must be distinct")
-        topics[id] = asked
+        topics[id] = query
     if not topics:
         raise UserError(f"{path}: no topic in it; <top> <num> Number: 1 <title> words </top> is needed")
     return topics

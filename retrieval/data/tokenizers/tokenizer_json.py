@@ -87,12 +87,12 @@ def check_growth(config: Config) -> None:
     Raises:
       ValueError: it may.
     """
-    growth, parts, seen = 1.0, [config.get("normalizer"), config.get("pre_tokenizer")], set[str]()
+    growth, parts, kinds = 1.0, [config.get("normalizer"), config.get("pre_tokenizer")], set[str]()
     while parts:
         part = parts.pop() or {}
         parts += part.get("normalizers") or part.get("pretokenizers") or []
-        growth *= 4 if (kind := str(part.get("type"))) in _EXPANDING & seen else 1
-        seen.add(kind)
+        growth *= 4 if (kind := str(part.get("type"))) in _EXPANDING & kinds else 1
+        kinds.add(kind)
         content = part.get("content", part.get("prepend")) or ""
         pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
         growth *= max(1.0, len(content) / len(pattern))

@@ -158,20 +158,20 @@ def match(making: Rows, retrieved: Retrieved, counts: collections.Counter) -> tu
     """
     beginning = making.begin(retrieved.question)
     rows = [making.of(beginning, paragraph) for paragraph in retrieved.paragraphs]
-    found: dict[_Span, int] = {}  # how many its paragraph has before it
+    spans: dict[_Span, int] = {}  # how many its paragraph has before it
     before: collections.Counter[int] = collections.Counter()
     for number, (row, paragraph) in enumerate(zip(rows, retrieved.paragraphs)):
         counts[CUT] += row.cut > 0
         for start, end in answers.places(retrieved.answers, paragraph.text):
             tokens = row.tokens_of(start, end)
             counts[BEHIND] += not tokens
-            if tokens and (number, *tokens) not in found:
-                found[number, *tokens] = before[number]
+            if tokens and (number, *tokens) not in spans:
+                spans[number, *tokens] = before[number]
                 before[number] += 1
-    kept = set(sorted(found, key=found.__getitem__)[:MOST])
-    counts[MORE] += len(found) - len(kept)
+    kept = set(sorted(spans, key=spans.__getitem__)[:MOST])
+    counts[MORE] += len(spans) - len(kept)
     counts[UNMARKED] += len(before) - len({paragraph for paragraph, *_ in kept})
-    return rows, [span for span in found if span in kept]
+    return rows, [span for span in spans if span in kept]
 
 
 def write(questions: Iterable[Retrieved], making: Rows, folder: Path, num_shards: int) -> dict[str, Any]:

@@ -114,8 +114,8 @@ class OpenReader:
         fields = run.config.answer
         self._finder, self.paragraphs, self._weight = finder, fields.paragraphs, finder.weight(fields.weight)
         if fields.validation:
-            told = "answers: the weight %s counts; config.answer.weight takes the one that the stage answer chose"
-            _log.warning(told, self._weight)
+            message = "answers: the weight %s counts; config.answer.weight takes the one that the stage answer chose"
+            _log.warning(message, self._weight)
 
     def compile(self) -> Iterator[None]:
         """As `Answerer.compile`; how many rows are read at once follows from their length."""

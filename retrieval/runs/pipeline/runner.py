@@ -152,8 +152,8 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
     details, manifests = record["details"], sorted(item for item in below if item.name == files.MANIFEST)
     named = [run.folder / name for name in details.get(SEALED, ())] if isinstance(details, dict) else []
     sealed = [*named, *(path.parent for path in manifests)]  # folders with a manifest of their own
-    loose = [item for item in below if not any(folder in item.parents for folder in sealed)]
-    outputs = files.checksums(run.folder, [*loose, *(at / files.MANIFEST for at in sealed)])
+    unsealed = [item for item in below if not any(folder in item.parents for folder in sealed)]
+    outputs = files.checksums(run.folder, [*unsealed, *(at / files.MANIFEST for at in sealed)])
     write_record(run, name, {**record, "outputs": outputs, "noted": sums})
     if stage.reuses:
         files.remove(run.folder / OLDER)

@@ -26,7 +26,7 @@ CONFIG = "config.json"
 FORMAT = 2  # padding is -1
 
 
-class Asked(NamedTuple):
+class SearchRequest(NamedTuple):
     """What `--stage=search` looks for.
 
     Attributes:
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     as_json: bool = False
 
 
-_NOTHING = Asked()
+_NOTHING = SearchRequest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,14 @@ class WorkDirectory:
 
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
-      asked: what `--stage=search` looks for.
+      request: what `--stage=search` looks for.
       remote: of a work directory on a store what gets its files into `folder`, and puts them there.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
-    asked: Asked = _NOTHING
+    request: SearchRequest = _NOTHING
     remote: Artefacts | None = None
 
     @classmethod

@@ -105,8 +105,8 @@ def weight_of(run: Run, runs: Iterable[Run]) -> Weight:
     """
     model, field = run.owner("train").folder, Weight(run.config.fuse.dense_weight)
     for evaluated in (each.owner("evaluate") for each in runs) if field == USUAL else ():
-        told = details(evaluated, "evaluate") if evaluated.owner("train").folder == model else None
-        for name, note in (told or {}).items():
+        notes = details(evaluated, "evaluate") if evaluated.owner("train").folder == model else None
+        for name, note in (notes or {}).items():
             if name.endswith(f", {HYBRID}") and note.get("validation"):
                 return Weight(note["weights"][1], f"{note.get(CHOSEN_BY, 'questions')} of {evaluated.folder.name}")
     return field

@@ -58,7 +58,7 @@ def _together(
         return None
     folder = of.embeddings(system)
     owners_W = windows.owners(encoding.load_ids(folder, "candidates"))
-    index = _Asked(part, give, [of.name, kind.name, system], options)
+    index = _PodIndex(part, give, [of.name, kind.name, system], options)
     return indexes.finished(index, options, lambda: StoredRows(folder, "candidates"), owners_W)
 
 
@@ -111,7 +111,7 @@ class _Part:
         return self._open[tuple(place)](multihost_utils.broadcast_one_to_all(queries_QE), k)
 
 
-class _Asked:
+class _PodIndex:
     """An index in the first process: every search is one of all hosts."""
 
     def __init__(self, part: _Part, give: hosts.Give, place: Sequence[str], options: Options):

@@ -70,13 +70,13 @@ class Ranking(NamedTuple):
         """Scores and rows, as a search gives them."""
         return self.scores, self.rows
 
-    def first(self, queries_of: "Asked", depth: int) -> "Ranking":
+    def first(self, queries_of: "QuerySet", depth: int) -> "Ranking":
         """The same of the first `depth` results that are not the query itself."""
         scores, rows = others(self.lists, queries_of, depth)
         return self._replace(scores=scores, rows=rows)
 
 
-class Asked(Protocol):
+class QuerySet(Protocol):
     """Queries by their ids, and the row of the candidate that is the query itself, where there is one."""
 
     @property
@@ -86,7 +86,7 @@ class Asked(Protocol):
     def own(self) -> Mapping[str, int]: ...
 
 
-def others(lists: fusion.Run, queries_of: Asked, depth: int) -> fusion.Run:
+def others(lists: fusion.Run, queries_of: QuerySet, depth: int) -> fusion.Run:
     """The first `depth` results that are not the query itself."""
     scores_QK, rows_QK = metrics.drop_self_matches(*lists, queries_of.queries, queries_of.own)
     return scores_QK[:, :depth], rows_QK[:, :depth]
