@@ -15,7 +15,7 @@ from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
-from retrieval.data.examples.task_kind import Stored
+from retrieval.data.examples.task_kind import TaskData
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example
@@ -63,7 +63,7 @@ def test_training_on_pairs_sees_what_is_encoded(tmp_path, words, titles):
     pairs = [Example(query, (text,)) for query, text in zip(queries, texts)]
     pair_shards.PairWriter(pairs, vocabulary, prefixes=prefixes).write(tmp_path, 1)
     options = {"shuffle_buffer": 1, "prefixes": prefixes}
-    name, _ = register(Stored(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
+    name, _ = register(TaskData(tmp_path, {"tasks": {}}, tmp_path), vocabulary, {"pairs": 1.0}, **options)
     lengths, device = pair_lengths(12, 24), SingleDeviceSharding(jax.devices()[0])
     converter = Converter(PAIRS, lengths, type_change(config.data, vocabulary.sep_id))
     lanes = Drawn(name, lengths, converter, batch_size=3, lanes=1, seed=0).open_lanes(device)

@@ -8,7 +8,7 @@ from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.seqio_classes import Converter
 from retrieval.data.examples.seqio_tasks import register
-from retrieval.data.examples.task_kind import Stored
+from retrieval.data.examples.task_kind import TaskData
 from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -45,7 +45,7 @@ def test_batches_have_triples_in_the_order_of_the_file(tmp_path):
 
 
 def batches_of(folder, vocabulary, count):
-    stored = Stored(folder, {"tasks": {}}, folder)
+    stored = TaskData(folder, {"tasks": {}}, folder)
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
     lengths = pair_lengths(8, 8, 1)
     sharding = SingleDeviceSharding(jax.devices()[0])

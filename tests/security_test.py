@@ -28,7 +28,7 @@ from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.example_kind import PAIRS, pair_lengths
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
 from retrieval.data.examples.seqio_classes import Converter
-from retrieval.data.examples.task_kind import Stored
+from retrieval.data.examples.task_kind import TaskData
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import of_set
 from retrieval.data.sets import beir
@@ -186,7 +186,7 @@ def write_shards(folder):
 
 
 def read_shards(folder):
-    name, _ = seqio_tasks.register(Stored(folder, {"tasks": {}}, folder), VOCABULARY, {"pairs": 1.0})
+    name, _ = seqio_tasks.register(TaskData(folder, {"tasks": {}}, folder), VOCABULARY, {"pairs": 1.0})
     lengths = pair_lengths(8, 8)
     dataset = seqio.get_dataset(name, lengths, Converter(PAIRS, lengths, 3), shuffle=False, num_epochs=1, verbose=False)
     return next(batches._Lane("lane", dataset, 2))

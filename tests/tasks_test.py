@@ -23,7 +23,7 @@ from retrieval.data.examples.batches import Batches, Drawn
 from retrieval.data.examples.example_kind import PAIRS, masked_lengths, pair_lengths
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.seqio_classes import Converter
-from retrieval.data.examples.task_kind import Stored
+from retrieval.data.examples.task_kind import TaskData
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
 from retrieval.data.sets.beir import Candidate, RetrievalSet
@@ -49,7 +49,7 @@ def register_tasks(corpus, rates, labelled=None, **kwargs):
     """The name of the tasks, and the examples of each one's epoch."""
     folder, vocabulary, statistics = corpus
     kwargs = {"shuffle_buffer": 64, **kwargs}  # which each lane fills before it gives a batch
-    return seqio_tasks.register(Stored(folder, statistics, labelled), vocabulary, rates, **kwargs)
+    return seqio_tasks.register(TaskData(folder, statistics, labelled), vocabulary, rates, **kwargs)
 
 
 def register(corpus, **rates):

@@ -13,7 +13,7 @@ from retrieval.common.libraries import seqio, tf
 from retrieval.config.fields import declared
 from retrieval.data import holdout
 from retrieval.data.examples import batches
-from retrieval.data.examples.task_kind import TASKS, Maker, Stored, TaskInputs, TaskKind
+from retrieval.data.examples.task_kind import TASKS, Maker, TaskData, TaskInputs, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.shards import tfrecords
 from retrieval.data.tokenizers.prefixes import NONE, Prefixes
@@ -26,7 +26,7 @@ _READ_BYTES = 2**18  # of a file at a time, as `tf.data.TFRecordDataset` does
 
 
 def register(
-    stored: Stored,
+    stored: TaskData,
     vocabulary: Vocabulary,
     rates: Mapping[str, float],
     *,
@@ -96,7 +96,7 @@ def mixture(rates: Mapping[str, float], name: str) -> str:
     return name
 
 
-def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: bool) -> dict[str, int]:
+def _sizes(tasks: Collection[str], stored: TaskData, negatives: int, skip_empty: bool) -> dict[str, int]:
     """The examples of an epoch of each task; those without any are left out with a warning, or refused."""
     sizes, refused = {}, {}
     for task in tasks:
@@ -141,7 +141,7 @@ def check_lanes(examples: Mapping[str, int], lanes: int, label: str = "") -> Non
             raise UserError(f"task '{name}': {count} examples, {empty}, first lane-{lacking[0]:05d}: {remedy}")
 
 
-def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
+def _first_records(sizes: Mapping[str, int], stored: TaskData) -> dict[str, int]:
     """The record of a file that each task begins with.
 
     All files of a lane are read at once. Two tasks that begin at the same record would draw the same passages.
@@ -157,14 +157,14 @@ def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
     return first_records
 
 
-def _folder(task: TaskKind, stored: Stored) -> Path:
+def _folder(task: TaskKind, stored: TaskData) -> Path:
     if not task.is_labelled:
         return stored.corpus
     assert stored.labelled, "`epoch` refuses the task without its files"
     return stored.labelled
 
 
-def _source(task: TaskKind, stored: Stored, first_record: int) -> Any:
+def _source(task: TaskKind, stored: TaskData, first_record: int) -> Any:
     """The records of a task, a `TFExampleDataSource`. Files are found in the folder by their names alone.
 
     A position that is saved holds the paths of files. When training goes on, the folder may have another one, and what

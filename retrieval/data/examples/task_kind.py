@@ -29,7 +29,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 Maker = Callable[[Record, "tf.Tensor", Mapping[str, int]], Record]
 
 
-class Shards(NamedTuple):
+class RecordFiles(NamedTuple):
     """Files of records.
 
     Attributes:
@@ -56,7 +56,7 @@ SCORED = "scored pairs"  # a statistic: each record is two texts and how alike t
 IN_ORDER = "in order"  # a statistic of labelled examples: batches are to have the records as they stand
 
 
-class Stored(NamedTuple):
+class TaskData(NamedTuple):
     """What lies on the disk for tasks.
 
     Attributes:
@@ -78,7 +78,7 @@ class TaskInputs(NamedTuple):
       specials: its special tokens.
       options: the values of the fields that the task alone reads, by name.
       weights: of each task that is drawn, its share of the draws divided by the size of its epoch.
-      labelled: the folder of labelled examples, as `Stored` has it.
+      labelled: the folder of labelled examples, as `TaskData` has it.
       source: the number of their source, for examples that have it.
     """
 
@@ -107,10 +107,10 @@ class TaskKind:
     what: str = ""
     kind: ExampleKind = PAIRS
     is_labelled: bool = False
-    shards: Shards
+    shards: RecordFiles
     options: Sequence[str] = ()
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         """The number of examples of an epoch.
 
         Args:

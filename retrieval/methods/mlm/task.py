@@ -12,7 +12,7 @@ from typing import Any
 
 from retrieval.common.libraries import tf
 from retrieval.data.examples.example_kind import MASKED, PERCENT, ExampleKind, Field, choose, share, types
-from retrieval.data.examples.task_kind import Maker, Stored, TaskInputs, register
+from retrieval.data.examples.task_kind import Maker, TaskData, TaskInputs, register
 from retrieval.data.examples.tasks.corpus_tasks import ICT, CorpusTask
 from retrieval.data.examples.token_rows import Record, Specials, single
 
@@ -89,7 +89,7 @@ class NextSentences(CorpusTask):
     name = "next_sentence"
     kind = MASKED_PAIRS
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         """The passages of two sentences or more; those of one are left out, and counted in the log."""
         counts = stored.statistics.get("counts", {})
         size = stored.statistics["tasks"].get("ict", {}).get("pairs", 0)  # ICT, too, needs two sentences

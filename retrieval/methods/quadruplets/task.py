@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retrieval.common.libraries import tf
-from retrieval.data.examples.task_kind import Maker, Stored, TaskInputs, register
+from retrieval.data.examples.task_kind import Maker, TaskData, TaskInputs, register
 from retrieval.data.examples.tasks.labelled_tasks import LabelledTask, known_ids, of_chosen
 from retrieval.data.examples.token_rows import Record
 
@@ -19,7 +19,7 @@ class Quadruplets(LabelledTask):
 
     name = "quadruplets"
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         """As `TaskKind.epoch`: one negative is enough for an example."""
         return super().epoch(stored, 1)
 

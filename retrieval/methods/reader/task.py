@@ -33,7 +33,7 @@ from retrieval.common.parsing.foreign_text import TooSlowError
 from retrieval.common.runtime import hashing
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import ExampleKind, Field, tokens, types
-from retrieval.data.examples.task_kind import Maker, Shards, Stored, TaskInputs, TaskKind, register
+from retrieval.data.examples.task_kind import Maker, RecordFiles, TaskData, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.sets import answers
 from retrieval.data.sets.answers import Answers
@@ -266,10 +266,10 @@ class AnswerSpans(TaskKind):
     name = "spans"
     kind = ANSWERED
     is_labelled = True
-    shards = Shards(PATTERN, _RECORD)
+    shards = RecordFiles(PATTERN, _RECORD)
     options = ("paragraphs", "draw")
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         """As `TaskKind.epoch`: every question that was written."""
         if not stored.labelled:
             raise self.no_example("no stage has written questions with paragraphs: put 'spans' before 'train'")

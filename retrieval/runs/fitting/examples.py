@@ -17,7 +17,7 @@ from retrieval.data import holdout
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches, Drawn, SourceBatch
 from retrieval.data.examples.packing import Lane
-from retrieval.data.examples.task_kind import TASKS, Stored
+from retrieval.data.examples.task_kind import TASKS, TaskData
 from retrieval.data.labelled import sources
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -69,7 +69,7 @@ def register_tasks(
     counted = files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}}
     if not validation and task_kind.drawn(drawn_rates, labelled=False):
         counted = holdout.statistics_at(counted, data.held_out)
-    stored = Stored(run.corpus, counted, pairs if (pairs / "stats.json").exists() else None)
+    stored = TaskData(run.corpus, counted, pairs if (pairs / "stats.json").exists() else None)
     vocabulary.require(recipe.label, *recipe.kind.needs)
     if stored.labelled:
         check_stored(config, pairs)

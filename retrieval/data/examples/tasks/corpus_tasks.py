@@ -15,7 +15,7 @@ from typing import Any
 from retrieval.common.libraries import tf
 from retrieval.data import holdout
 from retrieval.data.examples.example_kind import Lengths
-from retrieval.data.examples.task_kind import TASKS, Maker, Shards, Stored, TaskInputs, TaskKind, register
+from retrieval.data.examples.task_kind import TASKS, Maker, RecordFiles, TaskData, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 
 Pair = tuple["tf.Tensor", "tf.Tensor"]  # the token ids of a query and of a document
@@ -25,7 +25,7 @@ _READ_AT_ONCE = 1024
 _LAST_BUCKETS = ("ict_buckets", "bfs_buckets", "wlp_buckets")
 _TEXTS = ("title", "title_bucket", "ids", "lengths", "buckets", "lead_ids", "lead_lengths", "lead_buckets")
 
-PASSAGES = Shards("passages-*.tfrecord", dict.fromkeys((*_TEXTS, *_LAST_BUCKETS), "int64"), ("document_id",))
+PASSAGES = RecordFiles("passages-*.tfrecord", dict.fromkeys((*_TEXTS, *_LAST_BUCKETS), "int64"), ("document_id",))
 LINKS = PASSAGES._replace(pattern="links-*.tfrecord")
 
 
@@ -41,7 +41,7 @@ class CorpusTask(TaskKind):
         """As `TaskKind.is_drawn`; a passage may have lost all of its sentences."""
         return super().is_drawn(record, negatives) & (tf.size(record["ids"]) > 0)
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         if not (size := stored.statistics["tasks"].get(self.name, {}).get("pairs", 0)):
             raise self.no_example("the corpus has none")
         return size
@@ -155,7 +155,7 @@ def without_held_out(record: Record, bound: int) -> Record:
     return {"document_id": record["document_id"], "counts": counts, **dict(zip(names, texts))}
 
 
-def read_training(corpus: Path, shards: Shards, share: float) -> Iterator[Mapping[str, Any]]:
+def read_training(corpus: Path, shards: RecordFiles, share: float) -> Iterator[Mapping[str, Any]]:
     """The records of a corpus that are not held out, as tasks get them, and `sentences`, how many the passage had.
 
     Args:

@@ -14,7 +14,7 @@ from retrieval.common import files
 from retrieval.common.libraries import tf
 from retrieval.common.runtime.filler import FILLER
 from retrieval.data.examples.example_kind import GUIDE, Lengths
-from retrieval.data.examples.task_kind import Maker, Shards, Stored, TaskInputs, TaskKind, register
+from retrieval.data.examples.task_kind import Maker, RecordFiles, TaskData, TaskInputs, TaskKind, register
 from retrieval.data.examples.token_rows import Record, Specials, document_row, query_row
 from retrieval.data.labelled import pair_shards
 
@@ -25,7 +25,7 @@ Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known posit
 _TEXTS = ("query", "titles", "title_lengths", "texts", "text_lengths")
 _INTEGERS = (*_TEXTS, "document_id", "known", "simple", GUIDE)
 _FEATURES: dict[str, str] = {**dict.fromkeys(_INTEGERS, "int64"), **dict.fromkeys(("counts", "teacher"), "float32")}
-LABELLED = Shards(pair_shards.PATTERN, _FEATURES)
+LABELLED = RecordFiles(pair_shards.PATTERN, _FEATURES)
 
 
 class LabelledTask(TaskKind):
@@ -34,7 +34,7 @@ class LabelledTask(TaskKind):
     is_labelled = True
     shards = LABELLED
 
-    def epoch(self, stored: Stored, negatives: int) -> int:
+    def epoch(self, stored: TaskData, negatives: int) -> int:
         """As `TaskKind.epoch`. With negatives an example is made only of the records that have some."""
         if not stored.labelled:
             raise self.no_example("no stage has written pairs, see config.pairs.files and config.split.set")
