@@ -4,6 +4,7 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -13,7 +14,7 @@ from support.encoder_models import gradient, hidden, load, packed, rows
 
 from retrieval.models.encoder_folder import EncoderFolder, written_config
 from retrieval.models.encoders import family as families
-from retrieval.models.text import Text
+from retrieval.models.text import Text, position_vectors
 from retrieval.models.transformer_config import TransformerConfig
 
 
@@ -42,7 +43,8 @@ def test_a_written_config_says_the_same_to_transformers_4(name, tmp_path):
 def three(name):
     """Texts that are neighbours in a row, longer than a window on both sides of each border."""
     window, rng = FAMILIES[name].window, np.random.default_rng(3)
-    return [rng.integers(4, V, length) for length in (window + 3, 2 * window + 1, window)]
+    least = 1 if name == "mpnet" else 4  # padding, too, where it is not counted
+    return [rng.integers(least, V, length) for length in (window + 3, 2 * window + 1, window)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -51,6 +53,13 @@ def test_packed_texts_are_as_texts_alone(name, encoder):
     alone, together = hidden(model, rows(texts)), hidden(model, packed(texts))
     for one, other in zip(alone, together):
         np.testing.assert_allclose(other, one, rtol=0, atol=2e-6 * np.abs(one).max())
+
+
+def test_padding_that_is_written_in_a_text_is_not_counted():
+    """As in transformers: cumsum(ids != 1) * (ids != 1), where place 0 is before the first and of zeros."""
+    ids, table = np.array([[5, 1, 1, 6, 7], [1, 8, 1, 9, 1]]), np.arange(1, 6, dtype=np.float32)[:, None]
+    wanted = np.cumsum(ids != 1, axis=1) * (ids != 1)
+    np.testing.assert_array_equal(position_vectors(jnp.asarray(table), rows(ids), 1)[:, :, 0], wanted)
 
 
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("qwen3", "embedding_gemma", "gte")]

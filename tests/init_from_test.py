@@ -102,7 +102,8 @@ def test_roberta_with_tokens_of_its_own(tmp_path):
     splitter = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     config = {"version": "1.0", "model": pairs, "pre_tokenizer": splitter, "post_processor": ends}
     write_json(folder / "tokenizer.json", config)
-    run = make_run(tmp_path, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
+    sizes = {"model.family": "roberta", "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5}
+    run = make_run(tmp_path, folder, **sizes)
     table = np.asarray(started(run).query_tower.encoder.token_embedding.embedding[...])
     theirs = EncoderFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, theirs)

@@ -30,6 +30,8 @@ class Architecture:
       first_norm: whether the first layer has one before its attention.
       embedding_norm, final_norm: whether the embeddings and the last layer are followed by one.
       positions: 'learned', 'rope' (Su et al. 2021), which turns queries and keys, or 'none'.
+      padding_id: the token of padding of a family in fairseq's manner: where one is written in a text, it is attended
+        to, but is not counted, and its position has a vector of zeros; -1: every token is counted.
       token_types: whether there is a table of them.
       relative_bias: whether scores have a bias by the distance of two tokens (Raffel et al. 2020), one for all layers.
       causal: whether a token sees none after it.
@@ -57,6 +59,7 @@ class Architecture:
     embedding_norm: bool = True
     final_norm: bool = False
     positions: str = "learned"
+    padding_id: int = -1
     token_types: bool = True
     relative_bias: bool = False
     causal: bool = False

@@ -38,9 +38,6 @@ _SHAPES = {
 
 _AGAIN = "copy both again"
 
-# A RoBERTa's pooler, beside the head of a cross-encoder that does not stand on it.
-_UNUSED_POOLER = re.compile(r"^(roberta\.)?pooler\.")
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderFolder:
@@ -240,10 +237,9 @@ class EncoderFolder:
             if values:
                 peft_folder.check_base(self.place, base)
             published = peft_folder.read(self.place).merged(published, values)
-        has_head = any(name.startswith("classifier.dense.") for name in published)
         for original, tensor in published.items():
             name = family.name(original)
-            if re.search(family.unused, name) or (has_head and _UNUSED_POOLER.match(original)):
+            if re.search(family.unused, name):
                 _log.debug("%s: not used: %s", self.path, name)
             elif name in tensors and not np.array_equal(tensors[name], tensor):
                 raise UserError(f"{self.path}: two of its tensors are {name}; copy it again")
@@ -253,9 +249,6 @@ class EncoderFolder:
             of_type = next(iter(tensors.values())).dtype if tensors else np.float32
             zeros = np.broadcast_to(np.zeros((), of_type), (1, self.sizes["hidden_size"]))
             tensors["embeddings.token_type_embeddings.weight"] = zeros
-        positions = family.modules.get("position_embedding", "") + ".weight"
-        if positions in tensors and tensors[positions].ndim:
-            tensors[positions] = tensors[positions][family.skipped_positions :]
         return tensors
 
     def _check_shapes(self, config: Path) -> None:
@@ -273,7 +266,8 @@ class EncoderFolder:
             if path.rpartition("/")[0] not in family.modules_of(self.sizes["architecture"]):
                 continue
             (name,) = names.of_parameter(path, 1)
-            shape, wanted = shapes.get(name, ()), tuple(self.sizes[size] for size in axes)
+            skipped = {"max_length": family.skipped_positions}
+            shape, wanted = shapes.get(name, ()), tuple(self.sizes[size] + skipped.get(size, 0) for size in axes)
             longer = axes[0] == "max_length" and shape[:1] > wanted[:1]  # of which the first positions are taken
             if shape[longer:] != wanted[longer:]:
                 needed = f"its sizes make {name} {list(wanted)}"

@@ -101,7 +101,7 @@ def check_shapes(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], nam
             tensor = left.pop(name, None)
             if tensor is None:
                 faults.append(f"{name} is missing")
-            elif _first(name, tensor, shape).shape != shape:
+            elif _first(name, tensor, shape, names).shape != shape:
                 faults.append(f"{name} is {list(tensor.shape)}, {list(shape)} is needed")
     _raise(faults + [f"{name} {list(left[name].shape)} is left over" for name in sorted(left)], source)
 
@@ -121,7 +121,7 @@ def to_parameters(
     check_shapes(tensors, like, names, source)
     params, faults, tensors = {}, [], names.split(tensors)
     for path, needed, shape in _needed(like, names):
-        parts = [_first(name, tensors[name], shape) if name else np.ones(shape) for name in needed]
+        parts = [_first(name, tensors[name], shape, names) if name else np.ones(shape) for name in needed]
         parts = [part.astype(np.float32) for part in parts]
         broken = [name for name, part in zip(needed, parts) if not np.isfinite(part).all()]
         faults += [f"{name} has values that are not finite" for name in broken]
@@ -140,9 +140,10 @@ def _needed(like: Mapping[str, Any], names: TensorNames) -> Iterator[tuple[str, 
         yield path, parts, tuple(shape[::-1] if path.endswith("/kernel") else shape)
 
 
-def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor; of a table of positions as many as are needed."""
-    return tensor[: shape[0]] if "position_embeddings" in name and tensor.ndim else tensor
+def _first(name: str, tensor: np.ndarray, shape: tuple[int, ...], names: TensorNames) -> np.ndarray:
+    """A tensor; of a table of positions as many as are needed, from that of a text's first token on."""
+    start = FAMILIES[names.family].skipped_positions
+    return tensor[start : start + shape[0]] if "position_embeddings" in name and tensor.ndim else tensor
 
 
 def _raise(faults: list[str], source: str) -> None:

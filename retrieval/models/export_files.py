@@ -33,7 +33,7 @@ from retrieval.models.two_tower import Tower
 # The older names of modules, which Text Embeddings Inference knows alone; sentence-transformers 6 maps them, and warns.
 _PACKAGE = "sentence_transformers.models"
 ROUTER = "router_config.json"
-WITH_POOLER = ("bert", "mpnet")
+WITH_POOLER = ("bert", "mpnet", "roberta")
 
 
 @dataclasses.dataclass(frozen=True)

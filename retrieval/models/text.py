@@ -101,6 +101,19 @@ def same_text(text: Text) -> jax.Array:
     return text.segments_RL[:, :, None] == text.segments_RL[:, None, :]
 
 
+def position_vectors(table_LH: jax.Array, text: Text, padding_id: int) -> jax.Array:
+    """The learned vectors of tokens' positions, [R, L, H].
+
+    Args:
+      padding_id: as `Architecture` has it, of tokens that are written in a text.
+    """
+    if padding_id < 0:
+        return lookup(table_LH, text.positions_RL)
+    place_L, is_padding_RL = jnp.arange(text.ids_RL.shape[1]), text.ids_RL == padding_id
+    before_RL = (same_text(text) & is_padding_RL[:, None, :] & (place_L < place_L[:, None])).sum(axis=2)
+    return jnp.where(is_padding_RL[:, :, None], 0, lookup(table_LH, text.positions_RL - before_RL))
+
+
 def seen_tokens(
     segments_RL: jax.Array, causal: bool = False, window: int | None = None, unattended_RL: jax.Array | None = None
 ) -> jax.Array:

@@ -26,7 +26,7 @@ from retrieval.models.layer_loop import gathered, stack, through_layers
 from retrieval.models.norms import LayerNorm, RMSNorm
 from retrieval.models.positions import RelativeBias, Rotation
 from retrieval.models.products import columns, factor_type, times
-from retrieval.models.text import Text, lookup, seen_tokens, token_vectors
+from retrieval.models.text import Text, lookup, position_vectors, seen_tokens, token_vectors
 from retrieval.models.transformer_config import TransformerConfig
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -95,7 +95,7 @@ class Transformer(nnx.Module):
             # A length that is a symbol has its bound from whoever exports.
             if text.starts_GC is None and isinstance(length, int) and length > config.max_length:
                 raise UserError(f"texts of {length} tokens, but the encoder's max_length is {config.max_length}")
-            x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
+            x_RLH += position_vectors(self.position_embedding.embedding[...], text, switches.padding_id)
         if switches.token_types:
             types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
             x_RLH += lookup(self.type_embedding.embedding[...], types_RL)

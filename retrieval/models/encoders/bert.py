@@ -27,14 +27,11 @@ _MODULES = {
 _HEADS = pairs("""
     cls.predictions.=mlm cls.seq_relationship.=next_sentence pooler.=pooler classifier.=classifier linear.=late
 """)
+# Those of RoBERTa and MPNet: what a cross-encoder's does is what BERT's pooler and classifier do.
+_PADDED_HEAD = pairs("pooler=classifier.dense classifier=classifier.out_proj")
 
 # Names of tensors (regular expressions) and BERT's for the same, each looked for in turn.
-_OLD_NAMES = {r"^(bert|roberta|distilbert)\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}
-# What a cross-encoder's head does is what BERT's pooler and classifier do.
-_ROBERTA_NAMES = pairs(r"""
-    ^lm_head\.dense\.=cls.predictions.transform.dense. ^lm_head\.layer_norm\.=cls.predictions.transform.LayerNorm.
-    ^lm_head\.=cls.predictions. ^classifier\.dense\.=pooler.dense. ^classifier\.out_proj\.=classifier.
-""")
+_OLD_NAMES = {r"^(bert|roberta|distilbert|mpnet)\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"}
 _DISTILBERT_NAMES = pairs(r"""
     ^transformer\.layer\.=encoder.layer. \.attention\.q_lin\.=.attention.self.query.
     \.attention\.k_lin\.=.attention.self.key. \.attention\.v_lin\.=.attention.self.value.
@@ -52,55 +49,63 @@ _NEEDED = {
     "position_embedding_type": ("absolute",),
     "pruned_heads": ({},),
 }
-# Positions count from the id of padding + 1, in fairseq's manner.
-_PADDED: Any = dict(keys=_NEEDED | {"pad_token_id": (1,)}, skipped_positions=2)
+_BUFFERS = r"embeddings\.(position_ids|token_type_ids)$"
 
 
-def _family(names: dict[str, str], **fields: Any) -> Family:
+def _family(**fields: Any) -> Family:
     own: dict[str, Any] = dict(
+        architecture=Architecture(),
+        modules=_MODULES,
         of_torch="BertModel",
         sizes=SIZES | TYPES,
         rates=RATES,
         written={"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0},
         keys=_NEEDED,
         heads=_HEADS,
-        names={**_OLD_NAMES, **names},
-        unused=r"^embeddings\.(position_ids|token_type_ids)$",  # buffers
+        names=_OLD_NAMES,
+        unused=f"^{_BUFFERS}",
         prefix="bert.",
     )
-    return Family(Architecture(), _MODULES, **own | fields)
+    return Family(**own | fields)
 
 
-FAMILIES.register("bert", _family({}))
-FAMILIES.register("roberta", _family(_ROBERTA_NAMES, **_PADDED))
-FAMILIES.register("xlm-roberta", _family(_ROBERTA_NAMES, **_PADDED))
+FAMILIES.register("bert", _family())
+_ROBERTA = _family(
+    architecture=Architecture(family="roberta", padding_id=1),
+    modules=_MODULES | pairs("dense=lm_head.dense norm=lm_head.layer_norm =lm_head") | _PADDED_HEAD,
+    of_torch="RobertaModel",
+    written={"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 1},
+    keys=_NEEDED | {"pad_token_id": (1,)},
+    heads=pairs("lm_head.=mlm classifier.dense.=pooler classifier.=classifier linear.=late"),
+    unused=rf"^({_BUFFERS}|pooler\.)",
+    prefix="roberta.",
+)
+FAMILIES.register("roberta", _ROBERTA)
+FAMILIES.register("xlm-roberta", _ROBERTA)
 FAMILIES.register(
     "distilbert",
     _family(
-        _DISTILBERT_NAMES,
+        names=_OLD_NAMES | _DISTILBERT_NAMES,
         sizes=SIZES | TYPES | pairs("num_layers=n_layers hidden_size=dim num_heads=n_heads mlp_size=hidden_dim"),
         defaults=dict(type_vocab_size=1),
     ),
 )
 FAMILIES.register(
     "mpnet",
-    Family(
-        Architecture(family="mpnet", token_types=False, relative_bias=True),
-        {
+    _family(
+        architecture=Architecture(family="mpnet", padding_id=1, token_types=False, relative_bias=True),
+        modules={
             **{ours: its for ours, its in _MODULES.items() if its.startswith(("embeddings", "encoder"))},
             **of_layers("encoder.layer.{}.attention", "attn.q attn.k attn.v attn.o LayerNorm"),
-            **pairs(
-                "relative_bias=encoder.relative_attention_bias pooler=classifier.dense classifier=classifier.out_proj"
-            ),
+            **pairs("relative_bias=encoder.relative_attention_bias"),
+            **_PADDED_HEAD,
         },
         of_torch="MPNetModel",
-        rates=RATES,
+        sizes=SIZES,
         written={"hidden_act": "gelu", "relative_attention_num_buckets": BUCKETS, "pad_token_id": 1},
         keys={"pad_token_id": (1,)},
         heads=pairs("lm_head.=lm classifier.dense.=pooler classifier.=classifier"),
-        names={r"^mpnet\.": "", r"\.gamma$": ".weight", r"\.beta$": ".bias"},  # as transformers 5.3 saves them
-        unused=r"^(embeddings\.position_ids$|pooler\.)",
-        skipped_positions=2,
+        unused=rf"^({_BUFFERS}|pooler\.)",
         prefix="mpnet.",
     ),
 )

@@ -123,7 +123,6 @@ class Family:
         'classifier', 'late' or 'lm'.
       names: other names of tensors (regular expressions) -> those of `modules`, each looked for in turn.
       unused: tensors (a regular expression) that have no place in any model of ours.
-      skipped_positions: rows of its table of positions before that of a text's first token.
       prefix: what stands before the names of an encoder's tensors where its model has a classifier.
     """
 
@@ -146,8 +145,12 @@ class Family:
     heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unused: str = r"(?!)"
-    skipped_positions: int = 0
     prefix: str = ""
+
+    @property
+    def skipped_positions(self) -> int:
+        """The rows of its table of positions before that of a text's first token."""
+        return self.architecture.padding_id + 1
 
     def modules_of(self, architecture: Architecture) -> dict[str, str]:
         """Our modules -> its own, of an encoder with such switches."""
