@@ -38,7 +38,13 @@ def changed(change):
         ("[", "not valid JSON"),
         (changed(lambda c: c["model"]["vocab"].update(more=10**9)), "its ids are not one number for each token"),
         (changed(lambda c: c["model"].update(merges=[["zzz", "a"]])), "copy it again"),
-        (changed(lambda c: c.update(added_tokens=[3])), "damaged"),
+        (
+            changed(lambda c: c.update(added_tokens=[3])),
+            r"json: added_tokens is \[3\], and a list of objects is needed",
+        ),
+        (changed(lambda c: c.update(pre_tokenizer={"pattern": 5})), "json: pattern is 5, and an object is needed"),
+        (changed(lambda c: c["model"]["vocab"].update(more="a")), 'json: .*vocab has ."more", "a".'),
+        (changed(lambda c: c["added_tokens"][0].pop("id")), "json: .*without id"),
     ],
 )
 def test_other_tokenisers_and_damaged_ones_are_refused(tmp_path, content, message):

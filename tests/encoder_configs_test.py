@@ -9,6 +9,7 @@ from support.encoder_folders import FAMILIES, H, V, write
 from support.encoder_models import load
 
 from retrieval.common.errors import UserError
+from retrieval.models import known_keys
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders import family as families
 from retrieval.models.positions import frequencies
@@ -212,3 +213,9 @@ def test_keys_of_authors_are_those_of_transformers(tmp_path):
 def test_what_is_not_built_of_authors_is_refused(config, key, value, says, tmp_path):
     with pytest.raises(UserError, match=says):
         read(tmp_path, {**config, key: value})
+
+
+@pytest.mark.parametrize(("limit", "length"), [(7, 7), (1e30, 20), (10**30, 20), (None, 20)])
+def test_a_tokenizer_may_have_no_limit(tmp_path, limit, length):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+    assert known_keys.token_limit(tmp_path, 20) == length

@@ -59,6 +59,15 @@ def whole(
     return value
 
 
+def token_limit(folder: Path, most: int, least: int = 1) -> int:
+    """The tokens that the tokenizer of a folder cuts a text to, no more than `most`; 1e30 is no limit, as is null."""
+    path, key = folder / "tokenizer_config.json", "model_max_length"
+    record = files.read_json(path) if path.is_file() else {}
+    limit = record.get(key) if isinstance(record, dict) else None
+    is_none = limit is None or (isinstance(limit, float) and limit >= most)
+    return most if is_none else min(most, whole(path, record, key, least=least))
+
+
 def shown(value: Any) -> str:
     """A value for a message, which may be long."""
     text = repr(value)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import model_folder
 from retrieval.common.runtime.model_folder import MODULES, Module
@@ -223,13 +222,10 @@ def lengths(
     theirs = modalities.get("text") if isinstance(modalities, dict) else modalities
     if theirs != of_text:
         raise UserError(f"{path}: modality_config of a text is {shown(theirs)}; only {of_text} is understood here")
-    longest = most
     if "max_seq_length" in record:
         longest = known_keys.whole(path, record, "max_seq_length", least=_LEAST)
-    elif (tokenizer := bert.place / "tokenizer_config.json").is_file():  # newer versions leave it to the tokenizer
-        theirs = files.read_json(tokenizer)
-        theirs = theirs if isinstance(theirs, dict) else {}
-        longest = known_keys.whole(tokenizer, theirs, "model_max_length", default=most, least=_LEAST)
+    else:  # newer versions leave it to the tokenizer
+        longest = known_keys.token_limit(bert.place, most, _LEAST)
     query, document = (
         min(most, known_keys.whole(path, record, key, default=longest, least=_LEAST))
         for key in ("query_length", "document_length")

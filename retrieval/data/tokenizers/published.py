@@ -40,6 +40,7 @@ _OF_MODELS["mistral"] = "Llama"
 _KEYS = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 _CLEANS = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
 _OF_BERT = dict(type="WordPiece", unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=100)
+_TYPES = {"added_tokens_decoder": dict, "content": str, **dict.fromkeys(_KEYS.values(), bool)}
 _WAY_OUT = "take another model"
 
 
@@ -105,7 +106,7 @@ def _has_types(settings: Mapping[str, Any], kind: str) -> bool:
 
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside say; of a `tokenizer.json` alone, nothing."""
-    config, own, names = (read_object(path.with_name(name)) for name in BESIDE)
+    config, own, names = (read_object(path.with_name(name), _TYPES) for name in BESIDE)
     kind = own.get("tokenizer_class") or config.get("tokenizer_class") or _OF_MODELS.get(str(config.get("model_type")))
     lowers = read_object(path.with_name(_LOWERS)).get("do_lower_case") is True
     settings = names | own
@@ -120,7 +121,7 @@ def _checked_kind(path: Path, settings: Mapping[str, Any]) -> str:
     code = settings.get("auto_map")
     if isinstance(code, dict) and code.get("AutoTokenizer"):
         raise UserError(f"{beside}: auto_map names code of its own for the tokenizer, which is not run; {_WAY_OUT}")
-    added = {token["content"] for token in (settings.get("added_tokens_decoder") or {}).values()}
+    added = {*map(tokenizer_json.name_of, (settings.get("added_tokens_decoder") or {}).values())}
     added |= read_object(path.with_name(_ADDED)).keys()
     is_slow = settings.get("do_basic_tokenize") is False or settings.get("never_split") or kind not in _LISTED
     if path.suffix != ".json" and (is_slow or added.difference(read_lines(path))):
@@ -172,6 +173,7 @@ def _word_piece(config: tokenizer_json.Config, frame: Frame, tokens_in_text: boo
         and frame.template == Template(*((tokens.index(token),) for token in ("[CLS]", "[SEP]", "[SEP]")))
         and all(tokens)
         and normalizer == normalizer | _CLEANS
+        and normalizer.keys() >= _KEYS.keys()
         and config.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
         and model == model | _OF_BERT
         and set(added) in (set(), set(SPECIAL_TOKENS))

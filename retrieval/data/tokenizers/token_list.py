@@ -1,7 +1,8 @@
 """A list of tokens, one a line, as BERT's `vocab.txt`: the line is the id."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from retrieval.common.errors import UserError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS))
 
+_NAMES = {dict: "an object", list: "a list of objects", str: "a text", bool: "true or false", int: "a whole number"}
+_BY_TOKEN = ("vocab", "special_tokens")  # which have names of tokens in the place of keys
+_SHOWN = 60  # characters of a value
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
 
@@ -29,16 +33,34 @@ def read_lines(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in lines]
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, types: Mapping[str, type] = {}) -> dict[str, Any]:
     """The object of a JSON file; empty where there is no such file.
 
+    Args:
+      types: of keys, wherever they stand, unless they are null; the items of a list are objects.
+
     Raises:
-      UserError: it is damaged, or something else.
+      UserError: it is damaged, or something else, or a key of it has another type.
     """
     value = files.read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a JSON object; copy it again")
+    parts = [value]
+    while parts:
+        for key, part in parts.pop().items():
+            kind = types.get(key)
+            items = part if kind is list and isinstance(part, list) else [part]
+            others = kind is list and part is not None and any(type(item) is not dict for item in items)
+            if kind and (others or type(part) not in (kind, type(None))):
+                raise UserError(f"{path}: {key} is {shown(part)}, and {_NAMES[kind]} is needed; copy it again")
+            parts += [item for item in items if isinstance(item, dict) and key not in _BY_TOKEN]
     return value
+
+
+def shown(value: Any) -> str:
+    """A value of a JSON file for a message, which may be long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:

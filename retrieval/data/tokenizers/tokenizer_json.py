@@ -1,6 +1,7 @@
 """A `tokenizer.json` of Hugging Face's `tokenizers` as the object that it is: its parts read, and changed.
 
-Shapes are not checked on the way: the library does that, and `errors.library_errors` tells what is damaged.
+What is read here has the types of `_TYPES`. The library checks all else, and `errors.library_errors` tells what is
+damaged.
 """
 
 import itertools
@@ -11,10 +12,9 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
-from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, read_object, shown
 
 Config = dict[str, Any]
 
@@ -22,6 +22,14 @@ ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 USUAL: list[dict[str, str]] = [dict(zip(BERT_ROLES, names)) for names in (ROBERTA, SPECIAL_TOKENS)]
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
+# The types of keys that are read here, wherever they stand.
+_TYPES: dict[str, type] = {
+    **dict.fromkeys("model normalizer pre_tokenizer post_processor pattern truncation".split(), dict),
+    **dict.fromkeys("added_tokens normalizers pretokenizers".split(), list),
+    **dict.fromkeys("type content prepend String".split(), str),
+    **dict.fromkeys((*FLAGS, "lowercase", "strip_accents"), bool),
+    "id": int,
+}
 _MOST_HOLES = 1000  # ids without a token
 _MOST_GROWTH = 64  # characters that a normalizer makes of one
 _MOST_AROUND = 256  # tokens around a text
@@ -34,12 +42,21 @@ def read(path: Path) -> Config:
 
     Raises:
       UserError: it is none, or has no model with tokens.
+      ValueError: a token is not as the library has it.
     """
-    config = files.read_json(path)
-    model = config.get("model") if isinstance(config, dict) else None
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+    config = read_object(path, _TYPES)
+    vocab = (config.get("model") or {}).get("vocab")
+    if not isinstance(vocab, dict | list):
         raise UserError(f"vocabulary {path}: no tokenizer.json, which has a model with a vocab; copy it again")
+    numbered = [[name, id] for name, id in vocab.items()] if isinstance(vocab, dict) else vocab
+    numbers = (int,) if isinstance(vocab, dict) else (int, float)  # an id, or a score
+    for entry in numbered:
+        if not (isinstance(entry, list) and [*map(type, entry)] in [[str, number] for number in numbers]):
+            raise ValueError(f"vocab has {shown(entry)}, and a token with its number is needed")
     config["added_tokens"] = config.get("added_tokens") or []
+    for token in config["added_tokens"]:
+        if lacking := [key for key in ("id", "content", *FLAGS) if token.get(key) is None]:
+            raise ValueError(f"added_tokens has {shown(token)}, without {lacking[0]}")
     return config
 
 
@@ -49,9 +66,9 @@ def name_of(token: Any) -> str:
     Raises:
       ValueError: it is none.
     """
-    name = token["content"] if isinstance(token, dict) else token
+    name = token.get("content") if isinstance(token, dict) else token
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} is the name of no token")
+        raise ValueError(f"{shown(name)} is the name of no token")
     return name
 
 

@@ -88,9 +88,8 @@ def _checked(folder: EncoderFolder, length: int, field: str) -> tuple[JoinedRows
 
 def _own_length(folder: EncoderFolder) -> int:
     """The tokens that a folder's own library cuts a pair to: no more than its model has positions for."""
-    most = folder.sizes["max_length"]
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
-        record = files.read_json(path) if (path := folder.place / name).is_file() else {}
-        if isinstance(record, dict) and record.get(key) is not None:
-            return min(most, known_keys.whole(path, record, key))
-    return most
+    most, path, key = folder.sizes["max_length"], folder.place / "sentence_bert_config.json", "max_seq_length"
+    record = files.read_json(path) if path.is_file() else {}
+    if isinstance(record, dict) and record.get(key) is not None:
+        return min(most, known_keys.whole(path, record, key))
+    return known_keys.token_limit(folder.place, most)

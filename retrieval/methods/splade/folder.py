@@ -106,10 +106,8 @@ def _table_length(table: Path, encoder: EncoderFolder) -> int:
     ours, theirs = vocabularies.load(encoder.path), vocabularies.find(table)
     if theirs and vocabularies.load(theirs).fingerprint != ours.fingerprint:
         raise UserError(f"{table}: its tokenizer is not that of {encoder.path}: copy both again")
-    path, most = table / "tokenizer_config.json", encoder.sizes["max_length"]
-    record = files.read_json(path) if path.is_file() else {}
-    record = record if isinstance(record, dict) else {}
-    return min(most, known_keys.whole(path, record, "model_max_length", default=most) + ours.template.size())
+    most = encoder.sizes["max_length"]
+    return min(most, known_keys.token_limit(table, most) + ours.template.size())
 
 
 def _modules(folder: Path) -> tuple[Path | None, list[Module]]:
