@@ -388,7 +388,16 @@ def test_the_package_for_agents_is_asked_for_where_it_is_missing(monkeypatch):
     assert absent.status_code == 404 and "/mcp needs the package mcp 2" in absent.json()["error"]
 
 
-@pytest.mark.parametrize(("origin", "status"), [("https://evil.example", 403), ("http://testserver", 404), ("", 404)])
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("://testserver", 403),
+        (r"http://a\@testserver", 403),
+        ("http://testserver:80", 404),
+        ("", 404),
+    ],
+)
 def test_pages_of_other_sites_ask_for_no_tools(monkeypatch, origin, status):
     monkeypatch.setattr(mcp_server, "is_installed", lambda: False)  # 404 is behind the guard
     assert client(hosts=("testserver",)).post("/mcp", json={}, headers={"origin": origin}).status_code == status

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import re
 import time
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from retrieval.serving import api_routes, mcp_server
 from retrieval.serving.engine import Engine
 from retrieval.serving.responses import form_of, json_response, written
 
+_HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d*)?", re.ASCII | re.IGNORECASE)  # without a user or a path
 _KEY = re.compile(r"[\x21-\x7e]+")
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,8 @@ class Guard:
 
     def _is_own(self, origin: str) -> bool:
         """Whether a page's origin is this server or none, as the Model Context Protocol has it."""
-        return not origin or _name(origin.partition("//")[2]) in self._hosts
+        scheme, _, host = origin.partition("://")
+        return not origin or (scheme in ("http", "https") and _name(host) in self._hosts)
 
 
 def local_names(host: str) -> tuple[str, ...]:
@@ -152,7 +153,5 @@ def local_names(host: str) -> tuple[str, ...]:
 
 def _name(host: str) -> str:
     """A host without its port, in lower case; '' for what is none."""
-    try:
-        return urllib.parse.urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").lower() if match else ""
