@@ -172,14 +172,13 @@ def test_adapters_alone_are_exported_and_read(finished, adapter, model):
 
 
 def test_an_adapter_names_the_sums_of_its_base(adapter, model, tmp_path):
-    name, base = "model.safetensors", shutil.copytree(model, tmp_path / "base")
-    assert tensor_files.metadata(adapter / "adapter_model.safetensors") == {
-        "format": "pt",
-        f"base_sum:{name}": hashlib.sha256((model / name).read_bytes()).hexdigest(),
-    }
-    flip(base / name)
-    with pytest.raises(UserError, match=rf"{name}: the adapter of .* was trained on another file of that name"):
-        peft_folder.check_base(adapter, base)
+    names = "config.json", "model.safetensors"
+    sums = {f"base_sum:{name}": hashlib.sha256((model / name).read_bytes()).hexdigest() for name in names}
+    assert tensor_files.metadata(adapter / "adapter_model.safetensors") == {"format": "pt", **sums}
+    for name in names:
+        flip(shutil.copytree(model, tmp_path / name) / name)
+        with pytest.raises(UserError, match=rf"{name}: the adapter of .* was trained on another file of that name"):
+            peft_folder.check_base(adapter, tmp_path / name)
 
 
 def test_training_starts_from_an_adapter_that_is_merged(finished, adapter):

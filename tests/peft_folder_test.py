@@ -118,6 +118,7 @@ def renamed(old, new):
             lambda tensors: {name: x[:, :8] if "_A" in name else x for name, x in tensors.items()},
             r"is of \[16, 8\], and",
         ),
+        (lambda tensors: tensors | {"base_model.model.a.modules_to_save.weight": np.ones(2)}, "embedding_layers=False"),
         (renamed("query.lora_A.weight", "query.lora_magnitude_A"), "is no part of an adapter of a matrix"),
         (lambda tensors: dict(list(tensors.items())[:-1]), "is no pair of lora_A and lora_B"),
         (lambda tensors: {name: np.full_like(x, np.nan) for name, x in tensors.items()}, "not finite"),

@@ -2,7 +2,8 @@
 
 A tensor is called `base_model.model.PATH.lora_A.weight`, [r, in], or `lora_B`, [out, r]. PATH is that of a matrix in
 the class that was wrapped: `layers.0.self_attn.q_proj` in an `AutoModel`, `model.layers.0...` in a language model.
-What is written here names the SHA-256 of its base's weights in the file's metadata, as `base_sum:model.safetensors`.
+What is written here names the SHA-256 of its base's config and weights in the file's metadata, such as
+`base_sum:config.json`.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ _KNOWN = {
 }
 _WRAPPED = "base_model.model."
 _TENSOR = re.compile(rf"{re.escape(_WRAPPED)}(.+?)(?:\.lora_([AB])\.weight)?")
-_SUM = "base_sum:"
+_SUM, CONFIG = "base_sum:", "config.json"
 _ANOTHER = "name the model that it was trained on"
 # Of a pattern: a name, or one whose dots are escaped; not any regular expression, which may take for ever.
 _NAME = re.compile(r"\^?(\w|-|\.|\\\.)+")
@@ -117,6 +118,9 @@ def read(folder: Path) -> Adapter:
     alpha_of = _by_module(path, config, "lora_alpha", "alpha_pattern")
     saved, sides = {}, defaultdict(dict)
     for name, tensor in tensor_files.read_safetensors(place).items():
+        if ".modules_to_save." in name:  # PEFT's own names for it, which it otherwise takes off
+            why = "is saved twice, by modules_to_save and by save_embedding_layers=True"
+            raise UserError(f"{place}: {name} {why}: save the adapter with save_embedding_layers=False")
         match = _TENSOR.fullmatch(name)
         if match and match[2] and tensor.ndim == 2:
             sides[match[1]][match[2]] = tensor.astype(np.float32)
@@ -153,7 +157,7 @@ def write(
       adapters: 'PART/lora_a' [in, r] and 'PART/lora_b' [r, out], of parts as `Matrix` has them.
       matrices: those of the base, with its modules.
       base: the folder or the name of the model that the adapter stands on.
-      sums: the SHA-256 of its files of weights.
+      sums: the SHA-256 of its config and of its files of weights.
     """
     tensors, ranks, alphas = {}, {}, {}
     for matrix in matrices:
@@ -190,12 +194,12 @@ def write(
 
 
 def check_base(folder: Path, base: Path) -> None:
-    """Checks that an adapter stands on the weights that it was trained on, where it names their sums."""
+    """Checks that an adapter stands on the files that it was trained on, where it names their sums."""
     metadata = tensor_files.metadata(folder / ADAPTER_WEIGHTS)
-    known = {sum for name, sum in metadata.items() if name.startswith(_SUM)}
-    weights = tensor_files.find(base) if known else []
-    for name, sum in files.checksums(base, weights).items():
-        if sum not in known:
+    known = {name.removeprefix(_SUM): sum for name, sum in metadata.items() if name.startswith(_SUM)}
+    used = [base / CONFIG] if CONFIG in known else []  # PEFT and older versions name none
+    for name, sum in files.checksums(base, used + (tensor_files.find(base) if known else [])).items():
+        if sum not in known.values():
             problem = f"the adapter of {folder} was trained on another file of that name"
             raise UserError(f"{base / name}: {problem}: put that one back, or train it again")
 

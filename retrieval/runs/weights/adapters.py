@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.runtime import hub, model_folder
-from retrieval.models import lora, peft_folder, tensor_files
+from retrieval.models import lora, peft_folder
 from retrieval.recipes.encoder_sizes import adapter_scale
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runs.weights import published_weights as bert_weights
@@ -80,8 +80,7 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
         name = str(folder.place.absolute())
     for file in ("config.json", "model.safetensors"):
         (place / file).unlink()
-    weights = tensor_files.find(folder.place)
-    sums = files.checksums(weights[0].parent, weights)
+    sums = files.checksums(folder.place, folder.files)
     options = {"alpha": fields.alpha, "dropout": fields.dropout}
     peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, sums=sums, **options)
 
