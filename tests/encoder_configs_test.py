@@ -9,7 +9,8 @@ from support.encoder_folders import FAMILIES, H, V, write
 from support.encoder_models import load
 
 from retrieval.common.errors import UserError
-from retrieval.models import known_keys
+from retrieval.data.tokenizers import vocabularies
+from retrieval.models import known_keys, tensor_files
 from retrieval.models.encoder_folder import EncoderFolder
 from retrieval.models.encoders import family as families
 from retrieval.models.positions import frequencies
@@ -219,3 +220,12 @@ def test_what_is_not_built_of_authors_is_refused(config, key, value, says, tmp_p
 def test_a_tokenizer_may_have_no_limit(tmp_path, limit, length):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
     assert known_keys.token_limit(tmp_path, 20) == length
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "model.safetensors.index.json"])
+def test_what_is_far_too_large_is_not_parsed(tmp_path, name):
+    with (tmp_path / name).open("wb") as file:
+        file.write((1 << 23).to_bytes(8, "little"))
+        file.truncate((1 << 26) + 1)
+    with pytest.raises(UserError, match=f"{name}: .*has more than (4194304|67108864) bytes"):
+        (vocabularies.load if "tok" in name else tensor_files.read)(tmp_path)

@@ -1,5 +1,6 @@
 """Tokenizers of folders that others wrote: the ids of the folder's own, or a refusal that names file and key."""
 
+import base64
 import json
 import re
 
@@ -138,6 +139,7 @@ def dropping():
 
 OTHER = {"type": "Other"}
 GROWS = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 40}
+MAPS = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(5) + b"a" * 90 + bytes(1)).decode()}
 BYTES = {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 6}
 LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
 
@@ -153,6 +155,7 @@ LEFT = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "strid
         (framed("[CLS] $A:1 [SEP]"), {}, "another token type than 0"),
         (edited(normalizer=GROWS), {}, r"its normalizer makes \d+ characters of one, and 64 is the most"),
         (edited(normalizer={**GROWS["normalizers"][0], "content": "a" * 2**20}), {}, "makes 1048576 characters of"),
+        (edited(normalizer=MAPS), {}, "makes 90 characters of one"),
         (edited(pre_tokenizer=BYTES), {}, "makes 1024 characters of one"),
         (framed("[SEP] " * 300 + "$A"), {}, "post_processor .* or more than 256"),
         (framed("[SEP] " * 2000 + "$A"), {}, "post_processor is many times longer than any"),

@@ -182,6 +182,12 @@ def refuse_special(path: str | Path) -> None:
         raise UserError(f"{path}: a pipe, a device or a socket cannot be read twice: write it to a file, and name that")
 
 
+def check_size(path: Path, most: int) -> None:
+    """Checks that a file is not far larger, in bytes, than any of its kind: to parse it may take minutes."""
+    if path.stat().st_size > most:
+        raise UserError(f"{path}: has more than {most} bytes, and no file of its kind needs so many; copy it again")
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file.
 

@@ -15,6 +15,7 @@ from safetensors.numpy import save
 from retrieval.common import files, libraries
 from retrieval.common.errors import UserError, first_line
 
+_LARGEST = 1 << 22  # bytes of an index or a header: some 40,000 tensors
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _HALVES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
 # Before it, a file could get round `weights_only` (CVE-2025-32434, CVE-2026-24747).
@@ -70,6 +71,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _weight_map(path: Path) -> dict[str, str]:
     """Tensor -> file of `*.index.json`."""
+    files.check_size(path, _LARGEST)
     value = files.read_json(path)
     names = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
@@ -107,8 +109,15 @@ def read_safetensors(path: Path, values: bool = True) -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     # A type of numbers that NumPy lacks is a TypeError.
-    with _damaged(path, "no safetensors file"), safe_open(path, "np") as tensors:
-        yield tensors
+    with _damaged(path, "no safetensors file"):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+        if _LARGEST < size <= path.stat().st_size:  # the library takes a minute for as much as it takes
+            raise UserError(
+                f"{path}: its header has more than {_LARGEST} bytes, and no model needs so many; copy it again"
+            )
+        with safe_open(path, "np") as tensors:
+            yield tensors
 
 
 @contextlib.contextmanager

@@ -82,8 +82,7 @@ def base_of(folder: Path) -> Path | None:
     path = folder / ADAPTER
     if not path.is_file():
         return None
-    if path.stat().st_size > _LARGEST:
-        raise UserError(f"{path}: has more than {_LARGEST} bytes, and no adapter needs so many; copy it again")
+    files.check_size(path, _LARGEST)
     record = files.read_json(path)
     record = record if isinstance(record, dict) else {}
     name, revision = record.get("base_model_name_or_path"), record.get("revision")

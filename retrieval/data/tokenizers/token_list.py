@@ -15,6 +15,7 @@ BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPEC
 _NAMES = {dict: "an object", list: "a list of objects", str: "a text", bool: "true or false", int: "a whole number"}
 _BY_TOKEN = ("vocab", "special_tokens")  # which have names of tokens in the place of keys
 _SHOWN = 60  # characters of a value
+_LARGEST = 1 << 26  # bytes; Gemma's tokenizer.json has 33 MB
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
 
@@ -40,9 +41,12 @@ def read_object(path: Path, types: Mapping[str, type] = {}) -> dict[str, Any]:
       types: of keys, wherever they stand, unless they are null; the items of a list are objects.
 
     Raises:
-      UserError: it is damaged, or something else, or a key of it has another type.
+      UserError: it is damaged, far too large, or something else, or a key of it has another type.
     """
-    value = files.read_json(path) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    files.check_size(path, _LARGEST)
+    value = files.read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a JSON object; copy it again")
     parts = [value]

@@ -4,6 +4,7 @@ What is read here has the types of `_TYPES`. The library checks all else, and `e
 damaged.
 """
 
+import base64
 import itertools
 import json
 from collections.abc import Iterable, Mapping
@@ -26,12 +27,13 @@ FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": T
 _TYPES: dict[str, type] = {
     **dict.fromkeys("model normalizer pre_tokenizer post_processor pattern truncation".split(), dict),
     **dict.fromkeys("added_tokens normalizers pretokenizers".split(), list),
-    **dict.fromkeys("type content prepend String".split(), str),
+    **dict.fromkeys("type content prepend String precompiled_charsmap".split(), str),
     **dict.fromkeys((*FLAGS, "lowercase", "strip_accents"), bool),
     "id": int,
 }
 _MOST_HOLES = 1000  # ids without a token
 _MOST_GROWTH = 64  # characters that a normalizer makes of one
+_OF_NFKC = 33  # bytes that it makes of one character, at most
 _MOST_AROUND = 256  # tokens around a text
 # Normalizers that make several characters of one, over and over where others bring that one back.
 _EXPANDING = {"BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled"}
@@ -110,11 +112,19 @@ def check_growth(config: Config) -> None:
         parts += part.get("normalizers") or part.get("pretokenizers") or []
         growth *= 4 if (kind := str(part.get("type"))) in _EXPANDING & kinds else 1
         kinds.add(kind)
+        if kind == "Precompiled" and (longest := _longest_replacement(part)) > _OF_NFKC:
+            growth *= longest
         content = part.get("content", part.get("prepend")) or ""
         pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
         growth *= max(1.0, len(content) / len(pattern))
     if growth > _MOST_GROWTH:
         raise ValueError(f"its normalizer makes {growth:.0f} characters of one, and {_MOST_GROWTH} is the most here")
+
+
+def _longest_replacement(part: Config) -> int:
+    """The bytes of the longest text that a map of SentencePiece has for a character: they stand behind its trie."""
+    charsmap = base64.b64decode(part.get("precompiled_charsmap") or "")
+    return max(map(len, charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")))
 
 
 def put_lower_case_first(config: Config) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from retrieval.common.errors import UserError
-from retrieval.common.files import read_json
 from retrieval.common.runtime import hub, model_folder
 from retrieval.data.tokenizers import published
+from retrieval.data.tokenizers.token_list import read_object
 from retrieval.data.tokenizers.trigrams import KIND, Trigrams
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 
@@ -62,6 +62,5 @@ def load(place: Path) -> Vocabulary:
 
 
 def _is_of_trigrams(path: Path) -> bool:
-    config = read_json(path)
-    model = config.get("model") if isinstance(config, dict) else None
+    model = read_object(path).get("model")
     return isinstance(model, dict) and model.get("type") == KIND
