@@ -9,12 +9,7 @@ from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.common.errors import UserError
 from retrieval.data.tokenizers.template import PairTemplate
-from retrieval.methods.reranker.model import (
-    CrossEncoder,
-    check_cross_encoder,
-    load_cross_encoder,
-    write_cross_encoder,
-)
+from retrieval.methods.reranker.model import CrossEncoder, check_cross_encoder, load_cross_encoder, write_cross_encoder
 from retrieval.models.encoder_folder import EncoderFolder
 
 

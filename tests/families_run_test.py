@@ -51,11 +51,7 @@ def marked():
     """A token of documents does not count, and queries are filled up."""
     batch = pairs(1)
     query, query_mask = (rules := Rules(4, (7,))).of_queries(batch["query"])
-    return batch | {
-        "query": query,
-        "query_mask": query_mask,
-        "document_mask": rules.of_documents(batch["document"]),
-    }
+    return batch | {"query": query, "query_mask": query_mask, "document_mask": rules.of_documents(batch["document"])}
 
 
 def masked():

@@ -18,15 +18,7 @@ from retrieval.runs.pipeline.stage import ADOPT, STAGES, TRAIN
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
 # Each layer imports those below it, never one above. Files at the top of the package are programs.
-LAYERS = (
-    ("common", "config"),
-    ROOMS,
-    ("recipes",),
-    ("runs",),
-    ("api", "serving", "export"),
-    ("stages",),
-    ("methods",),
-)
+LAYERS = (("common", "config"), ROOMS, ("recipes",), ("runs",), ("api", "serving", "export"), ("stages",), ("methods",))
 RUNS = ("pipeline", "weights", "ranking", "fitting", "pairs")  # a room imports those before it
 RUN = REPOSITORY / "retrieval" / "runs" / "pipeline" / "run.py"
 SHARED = ("retrieval.common", "retrieval.config.fields", "retrieval.config.tree")

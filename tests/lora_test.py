@@ -110,9 +110,7 @@ def test_adapters_and_heads_alone_are_trained(base):
 
 @pytest.mark.parametrize(
     ("changes", "match"),
-    [
-        ({"train.lora.rank": 4}, r"adapters stand on trained parameters, of every tower: set config\.train\.init_from"),
-    ],
+    [({"train.lora.rank": 4}, r"adapters stand on trained parameters, of every tower: set config\.train\.init_from")],
 )
 def test_fields_that_do_not_fit_are_refused(changes, match):
     with pytest.raises(UserError, match=match):

@@ -5,11 +5,12 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from retrieval.common import terminal
 
-# Characters of a list of names, and of what a library says: a message is to be read at a glance.
-_LONGEST, _SAID = 400, 300
+# Characters of a list of names, of what a library says, and of a value: a message is to be read at a glance.
+_LONGEST, _SAID, _SHOWN = 400, 300, 60
 _MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
 
 
@@ -86,6 +87,12 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     text = ", ".join(names)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]} ... ({len(names)} in all)"
+
+
+def shown(value: Any) -> str:
+    """A value for a message, which may be long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def first_line(error: BaseException | str) -> str:

@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.common import files
-from retrieval.common.errors import UserError
-
-_SHOWN = 60  # characters of a value
-
+from retrieval.common.errors import UserError, shown
 
 # Every value: the key changes no result, or whoever asks looks at it.
 ANY: Any = object()
@@ -66,9 +63,3 @@ def token_limit(folder: Path, most: int, least: int = 1) -> int:
     limit = record.get(key) if isinstance(record, dict) else None
     is_none = limit is None or (isinstance(limit, float) and limit >= most)
     return most if is_none else min(most, whole(path, record, key, least=least))
-
-
-def shown(value: Any) -> str:
-    """A value for a message, which may be long."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -113,9 +113,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
         if _LARGEST < size <= path.stat().st_size:  # the library takes a minute for as much as it takes
-            raise UserError(
-                f"{path}: its header has more than {_LARGEST} bytes, and no model needs so many; copy it again"
-            )
+            raise UserError(f"{path}: its header has more than {_LARGEST} bytes, which no model needs; copy it again")
         with safe_open(path, "np") as tensors:
             yield tensors
 

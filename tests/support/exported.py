@@ -20,14 +20,7 @@ from retrieval.search import encoding
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), "fox", "the", "sep", "dog"])
-QUERIES = [
-    "What is a fox?",
-    "",
-    "fox",
-    "the [SEP] fox [MASK]",
-    "Ünïcödé 東京 🦊 \x00 \u200b",
-    "the fox (the dog) " * 9,
-]
+QUERIES = ["What is a fox?", "", "fox", "the [SEP] fox [MASK]", "Ünïcödé 東京 🦊 \x00 \u200b", "the fox (the dog) " * 9]
 DOCUMENTS = [
     Candidate("1", "The fox", "The fox is a dog, 10-9."),
     Candidate("2", "", "No title here."),

@@ -1,20 +1,18 @@
 """A list of tokens, one a line, as BERT's `vocab.txt`: the line is the id."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval.common import files
-from retrieval.common.errors import UserError
+from retrieval.common.errors import UserError, shown
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_ROLES: dict[str, str] = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS))
 
 _NAMES = {dict: "an object", list: "a list of objects", str: "a text", bool: "true or false", int: "a whole number"}
 _BY_TOKEN = ("vocab", "special_tokens")  # which have names of tokens in the place of keys
-_SHOWN = 60  # characters of a value
 _LARGEST = 1 << 26  # bytes; Gemma's tokenizer.json has 33 MB
 _UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
@@ -59,12 +57,6 @@ def read_object(path: Path, types: Mapping[str, type] = {}) -> dict[str, Any]:
                 raise UserError(f"{path}: {key} is {shown(part)}, and {_NAMES[kind]} is needed; copy it again")
             parts += [item for item in items if isinstance(item, dict) and key not in _BY_TOKEN]
     return value
-
-
-def shown(value: Any) -> str:
-    """A value of a JSON file for a message, which may be long."""
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from retrieval.common.errors import UserError
+from retrieval.common.errors import UserError, shown
 from retrieval.data.tokenizers.template import Frame, PairTemplate, Template
-from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, read_object, shown
+from retrieval.data.tokenizers.token_list import BERT_ROLES, SPECIAL_TOKENS, read_object
 
 Config = dict[str, Any]
 
@@ -50,10 +50,10 @@ def read(path: Path) -> Config:
     vocab = (config.get("model") or {}).get("vocab")
     if not isinstance(vocab, dict | list):
         raise UserError(f"vocabulary {path}: no tokenizer.json, which has a model with a vocab; copy it again")
-    numbered = [[name, id] for name, id in vocab.items()] if isinstance(vocab, dict) else vocab
-    numbers = (int,) if isinstance(vocab, dict) else (int, float)  # an id, or a score
-    for entry in numbered:
-        if not (isinstance(entry, list) and [*map(type, entry)] in [[str, number] for number in numbers]):
+    has_ids = isinstance(vocab, dict)
+    for entry in map(list, vocab.items()) if has_ids else vocab:  # others have a list of tokens with their scores
+        types = [*map(type, entry)] if isinstance(entry, list) else []
+        if types != [str, int] and (has_ids or types != [str, float]):
             raise ValueError(f"vocab has {shown(entry)}, and a token with its number is needed")
     config["added_tokens"] = config.get("added_tokens") or []
     for token in config["added_tokens"]:

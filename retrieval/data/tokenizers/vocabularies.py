@@ -54,13 +54,8 @@ def load(place: Path) -> Vocabulary:
     if path is None:
         remedy = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes the first"
         raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}; {remedy}")
-    if path.suffix == ".json" and _is_of_trigrams(path):
+    if path.suffix == ".json" and (read_object(path, {"model": dict}).get("model") or {}).get("type") == KIND:
         return Trigrams.load(path)
     if path.suffix != ".json" and not published.beside(path):
         return WordPiece.load(path)
     return published.load(path)
-
-
-def _is_of_trigrams(path: Path) -> bool:
-    model = read_object(path).get("model")
-    return isinstance(model, dict) and model.get("type") == KIND

@@ -15,15 +15,7 @@ import numpy as np
 from retrieval.common import files
 from retrieval.common.errors import UserError
 from retrieval.common.registry import Table
-from retrieval.export.vectors.vectors import (
-    BLOCK,
-    COLUMNS,
-    DOCUMENT,
-    PARENT,
-    Block,
-    Vectors,
-    numbers,
-)
+from retrieval.export.vectors.vectors import BLOCK, COLUMNS, DOCUMENT, PARENT, Block, Vectors, numbers
 
 _MOST_FILES = 5000  # that Vertex takes
 _SHARDS = ((2 << 30, "SMALL"), (20 << 30, "MEDIUM"))  # bytes that a shard of Vertex's holds; LARGE beyond

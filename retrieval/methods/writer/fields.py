@@ -1,16 +1,6 @@
 """The fields of a model that writes."""
 
-from retrieval.config.fields import (
-    NOT_NEGATIVE,
-    SHARE_BELOW,
-    SWITCH,
-    TEXT,
-    TEXTS,
-    Field,
-    declare,
-    one_of,
-    whole,
-)
+from retrieval.config.fields import NOT_NEGATIVE, SHARE_BELOW, SWITCH, TEXT, TEXTS, Field, declare, one_of, whole
 
 _MAKER = one_of("maker of answers", "retrieval.methods.writer.examples.MAKERS", "")
 
