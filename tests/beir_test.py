@@ -68,9 +68,7 @@ def test_lines_that_come_again_count_once(folder, caplog):
 
 
 def test_whole_numbers_are_ids_however_they_are_written(folder):
-    (folder / "corpus.jsonl").write_text(
-        '{"_id": 1.0, "text": "a"}\n{"_id": 2, "text": "b"}\n{"_id": "3.0", "text": "c"}'
-    )
+    (folder / "corpus.jsonl").write_text('{"_id":1.0, "text":"a"}\n{"_id":2, "text":"b"}\n{"_id":"3.0", "text":"c"}')
     (folder / "queries.jsonl").write_text('{"_id": 7.0, "text": "q"}')
     (folder / "qrels" / "test.tsv").write_text("7\t1\t1\n7\t2\t0\n7\t3.0\t-2\n")
     assert beir.read_folder(folder).qrels == {"test": {"7": {"1": 1, "2": 0, "3.0": -2}}}

@@ -63,9 +63,7 @@ def test_labels_of_passages_alone_are_an_ordinary_set(read):
 
 def test_unknown_ids_are_named_with_their_lines(read, caplog):
     lines = [{"query": "how", "document": AUDIT}, {"query": "why", "document": "npm/rum.md"}]
-    with pytest.raises(
-        UserError, match=r"1 of 2 labels are no ids .*'npm/rum.md' \(line 2\); an id of a passage is 'npm"
-    ):
+    with pytest.raises(UserError, match=r"1 of 2 labels are no ids .*'npm/rum.md' \(line 2\); an id of a passage is"):
         read(lines)
     value = read(lines, unknown="drop")
     assert judged(value) == ("document", {"how": BOTH["how"]}) and list(value.left_out.values()) == [1]
@@ -77,7 +75,7 @@ def test_what_looks_like_ids_is_never_silently_an_answer(read, caplog, like):
     answers = [*["rum.md", "docs/start.md"][:like], "Hold the button.", "no"][: 2 + like % 2]
     lines = [{"query": f"q{n}", "answer": answer} for n, answer in enumerate(answers)]
     if like == 2:
-        with pytest.raises(UserError, match=r"2 of 2 answers look like ids of documents, such as 'rum.md' \(line 1\)"):
+        with pytest.raises(UserError, match=r"2 of 2 answers look like ids of documents such as 'rum.md' \(line 1\)"):
             read(lines)
     value = read(lines, corpus="corpus" if like < 2 else "none")
     assert value.notes == (f"Judged against the {len(answers)} answers of the file.",)

@@ -91,9 +91,7 @@ def both(pairs, model, folder, rule, with_collection=False, form="triplet", rera
     run = Run(config, folder / "ours", LOCK)
     runner.take_run(run)
     runner.run_stage(run, "mine")
-    dataset = datasets.Dataset.from_dict(
-        {"anchor": [query for query, _ in rows], "positive": [text for _, text in rows]}
-    )
+    dataset = datasets.Dataset.from_dict({"anchor": [q for q, _ in rows], "positive": [text for _, text in rows]})
     theirs = hard_negatives.mine_hard_negatives(
         dataset,
         sentence_transformers.SentenceTransformer(str(model), device="cpu"),

@@ -39,9 +39,7 @@ def tiny_set(own):
     if own:
         queries = {f"d{number}": documents[number].text for number in range(6)} | dict(list(queries.items())[6:])
     generator = np.random.default_rng(2)
-    qrels = {
-        query: {f"d{row}": int(generator.integers(1, 3)) for row in generator.integers(6, 60, 4)} for query in queries
-    }
+    qrels = {q: {f"d{row}": int(generator.integers(1, 3)) for row in generator.integers(6, 60, 4)} for q in queries}
     return RetrievalSet("Tiny", queries, documents, {"test": qrels})
 
 

@@ -331,9 +331,7 @@ def test_a_gradient_that_is_not_finite_is_skipped():
 
 def test_many_bad_updates_in_a_row_end_the_run(tmp_path):
     folder, poison = tmp_path / "checkpoints", dict.fromkeys(range(6, 20), math.nan)
-    with pytest.raises(
-        UserError, match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0"
-    ):
+    with pytest.raises(UserError, match=r"step 9: loss or .* not finite for 3 steps in a row; .*step-9-host-0"):
         run(folder, 20, poison=poison)
     with np.load(tmp_path / "bad_batches" / "step-9-host-0.npz") as kept:
         np.testing.assert_array_equal(kept["x"], np.random.default_rng(8).normal(size=(16, 3)).astype(np.float32))

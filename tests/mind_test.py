@@ -66,9 +66,7 @@ def test_impressions_before_the_split_are_trained_on(files, tmp_path):
     settings = Settings("", "", str(files[0]), 0, "2019-11-14")
     assert labelled_format.format_of(files[1], settings).name == "mind"
     with labelled_format.grouped([files[1]], settings, tmp_path, 9) as (groups, counts):
-        found = {
-            query: tuple([c.id for c in side] for side in sides) for query, *sides in (group[:3] for group in groups)
-        }
+        found = {q: tuple([c.id for c in side] for side in sides) for q, *sides in (group[:3] for group in groups)}
     assert found == {f"the dog {SEPARATOR} the fox": (["N2"], ["N3"]), "the dog": (["N2"], ["N4"])}
     assert counts.left_out["impressions of the evaluation set"] == 3
     assert counts.left_out["impressions of users without a history"] == 1

@@ -34,9 +34,7 @@ def examples(texts):
     """Of 20 queries; two differ in a capital alone, and one is a document of another."""
     rng = np.random.default_rng(1)
     queries = [*texts[:18], texts[0].capitalize(), texts[61]]
-    return {
-        query: [texts[place] for place in rng.choice(np.arange(20, 60), 1 + n % 3)] for n, query in enumerate(queries)
-    }
+    return {query: [texts[place] for place in rng.choice(range(20, 60), 1 + n % 3)] for n, query in enumerate(queries)}
 
 
 @pytest.fixture(scope="module")

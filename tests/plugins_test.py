@@ -110,9 +110,7 @@ def titles(folder):
 
 def trained(folder):
     """The loss of a run's steps, and how many parameters it trained; all of it was encoded and evaluated."""
-    (line,) = [
-        line for line in (folder / "metrics" / "train.jsonl").read_text().splitlines() if "gradient_norm" in line
-    ]
+    [line] = [line for line in (folder / "metrics" / "train.jsonl").read_text().splitlines() if "gradient_norm" in line]
     assert "dense" in {row["system"] for row in json.loads((folder / "results.json").read_text())}
     return json.loads(line)["loss"], json.loads((folder / "stages" / "train.json").read_text())["details"]["parameters"]
 
@@ -147,9 +145,7 @@ def roped(folder):
 
 
 TRAINED = ("titles", "hardest", "adapted", "roped")
-CHECKS = {
-    check.__name__: check for check in (titles, lengths, diaries, faq, trigrams, holding, hardest, adapted, roped)
-}
+CHECKS = {c.__name__: c for c in (titles, lengths, diaries, faq, trigrams, holding, hardest, adapted, roped)}
 _LONG = ("diaries", *TRAINED)
 
 

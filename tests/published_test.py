@@ -181,9 +181,7 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
 
 
 def test_without_a_model_nothing_begins():
-    with pytest.raises(
-        UserError, match=r"'adopt' takes the model that config\.train\.init_from names, and that is empty"
-    ):
+    with pytest.raises(UserError, match=r"'adopt' takes the model that config\.train\.init_from names, .* is empty"):
         preflight.check_settings(published.get_config(), published.get_config().stages)
 
 

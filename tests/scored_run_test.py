@@ -67,9 +67,7 @@ def test_a_list_with_scores_is_distilled_without_another_file(tmp_path, loss):
     run = make_run(tmp_path, LISTS, **{"train.loss": loss, "data.negatives": 2})
     execute(run)
     batch, vocabulary = batch_of(run)
-    expected = {
-        (row["query"], document): score for row in LISTS for document, score in zip(row["documents"], row["scores"])
-    }
+    expected = {(row["query"], document): x for row in LISTS for document, x in zip(row["documents"], row["scores"])}
     found = {
         (words_of(query, vocabulary), words_of(text, vocabulary)): float(score)
         for query, texts, scores in zip(*(np.asarray(batch[name]) for name in ("query", "document", "teacher")))

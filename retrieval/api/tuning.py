@@ -125,9 +125,7 @@ def _records(rows: Any, what: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"{what}: a list of dicts, a table or an iterator is needed, not {type(rows).__name__}")
     for place, row in enumerate(items):
         if not isinstance(row, Mapping):
-            raise UserError(
-                f"{what}[{place}] is {row!r:.40}: a dict such as {{'query': ..., 'positive': ...}} is needed"
-            )
+            raise UserError(f"{what}[{place}] is {row!r:.40}: a dict like {{'query': ..., 'positive': ...}} is needed")
         plain = {str(name): value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
         yield {name: value for name, value in plain.items() if not _is_missing(value)}
 

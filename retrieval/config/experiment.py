@@ -78,6 +78,4 @@ def load_plugins(names: Sequence[str]) -> None:
             raise
         except Exception as error:  # whatever a module raises
             why = f"{type(error).__name__}: {first_line(error)}"
-            raise UserError(
-                f"config.plugins: '{name}' cannot be imported ({why}); mend it, or its PYTHONPATH"
-            ) from error
+            raise UserError(f"config.plugins: '{name}' cannot be imported ({why}); mend it or PYTHONPATH") from error

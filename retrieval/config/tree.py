@@ -330,9 +330,7 @@ declare(
     patience=Field(0, whole(0), "validations without gain before it; 0: by steps", goes_with="mine.refresh_every"),
     turn_rate=Field(0.0, NOT_NEGATIVE, "highest learning rate after it; 0: as before", goes_with="mine.patience"),
 )
-declare(
-    "teacher", model=Field("", TEXT, "cross-encoders or embedders, runs, folders or hf:NAME: the mean of scaled scores")
-)
+declare("teacher", model=Field("", TEXT, "cross-encoders, embedders: runs, folders or hf:NAME; mean of scaled scores"))
 
 # Search and evaluation.
 declare(

@@ -71,9 +71,7 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def trained_on(
-    trained: ConfigDict, corpus: str, pair_files: str, divided: ConfigDict
-) -> Iterator[tuple[str, list[str]]]:
+def trained_on(trained: ConfigDict, corpus: str, pairs: str, divided: ConfigDict) -> Iterator[tuple[str, list[str]]]:
     """What the towers were trained on, by names that say nothing of the machine where they were.
 
     Args:
@@ -83,8 +81,8 @@ def trained_on(
     if examples.unlabelled(trained):
         yield "corpus", _names(corpus)
     if examples.labelled(trained):
-        if pair_files:
-            yield "labelled examples", _names(pair_files)
+        if pairs:
+            yield "labelled examples", _names(pairs)
         if name := divided.split.set:
             part = divided.split.train
             all_but = f"all but {fold}" if (fold := divided.split.fold) else f"{divided.split.ratio:.0%}"

@@ -116,6 +116,4 @@ def _check_towers(towers: TwoTower, recipe: str) -> None:
     if type(towers) is not TwoTower:
         raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
     if towers.token_types == "sides":
-        raise UserError(
-            "stage 'export': config.model.token_types=sides: documents have type 1, and in those libraries type 0"
-        )
+        raise UserError("stage 'export': config.model.token_types=sides: documents have type 1, in those libraries 0")

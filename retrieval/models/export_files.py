@@ -132,9 +132,7 @@ def write_router(folder: Path, use: Use, default_prompt: str) -> None:
 def router(folder: Path) -> dict[str, Any]:
     """The config of the router above two towers' folders, by what these have."""
     modules = {route: files.read_json(folder / route / MODULES) for route in (QUERY, DOCUMENT)}
-    return routes(
-        {route: [(str(PurePosixPath(route, x["path"])), x["type"]) for x in modules[route]] for route in modules}
-    )
+    return routes({side: [(str(PurePosixPath(side, x["path"])), x["type"]) for x in modules[side]] for side in modules})
 
 
 def routes(sides: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:

@@ -33,15 +33,14 @@ def check(path: Path, record: Mapping[str, Any], known: Mapping[str, Any]) -> di
         if value is None:
             continue
         if key not in known:
+            way = "take another model, or take the key out if it does not"
             raise UserError(
-                f"{path}: {key} is {shown(value)}, and whether that changes a result is not known here: take another "
-                "model, or take the key out if it does not"
+                f"{path}: {key} is {shown(value)}, and whether that changes a result is not known here: {way}"
             )
         # A list is no member of a set, and True is equal to 1.
         if (values := known[key]) is not ANY and not any(type(value) is type(one) and value == one for one in values):
-            raise UserError(
-                f"{path}: {key} is {shown(value)}; only {' or '.join(map(repr, values)) or 'null'} is understood here"
-            )
+            only = " or ".join(map(repr, values)) or "null"
+            raise UserError(f"{path}: {key} is {shown(value)}; only {only} is understood here")
     return {key: value for key, value in record.items() if value is not None}
 
 

@@ -92,9 +92,7 @@ class Engine:
     def model(self, kind: str = EMBEDDER) -> Model:
         """The one that encodes, if it is of a kind, by default one that makes one vector of a text."""
         if not (model := self.service.model):
-            raise RefusedError(
-                404, "the server has no model that encodes: serve one, or a run that trains one", "model"
-            )
+            raise RefusedError(404, "the server has no model that encodes: serve one or a run that trains one", "model")
         if model.kind != kind:
             why = f"the model is of the kind '{model.kind}': ask at {ENCODED_AT[model.kind]}"
             raise RefusedError(404, why, "model")

@@ -128,9 +128,7 @@ def check_lone(config: ConfigDict) -> None:
     for name, own in sources.each(config).items() if config.pairs.keep_lone else ():
         recipe, wrong = recipe_of(own), ""
         if field := recipe.loss and recipe.loss.counts_copies:
-            wrong = (
-                f"config.{field}={values_of(own, [field])[field]} would count the copy of a positive as a second one"
-            )
+            wrong = f"config.{field}={values_of(own, [field])[field]} would count a copy of a positive as a second one"
         elif every := own.mine.refresh_every:
             wrong = f"what config.mine.refresh_every={every} mines has no pairs without a negative"
         if wrong:

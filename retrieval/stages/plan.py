@@ -154,9 +154,7 @@ def _with_data(run: Run, devices: int) -> ConfigDict:
         try:
             run = with_rows(run, run.load_vocabulary(), devices)
         except UserError as error:
-            _log.warning(
-                "plan: config.data.pack.auto chooses rows by data that is not there; each text has one: %s", error
-            )
+            _log.warning("plan: config.data.pack.auto needs data that is not there; each text has a row: %s", error)
     if not run.config.train.epochs:
         return run.config
     try:

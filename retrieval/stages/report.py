@@ -132,9 +132,7 @@ def _title(run: Run) -> str:
 
 def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records.items()]
-    notes = (
-        "Seconds are since the stage began or went on. Peak memory is the process's, or its largest child's, till then."
-    )
+    notes = "Seconds are since the stage began or went on. Peak memory is the process's or largest child's till then."
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 
 

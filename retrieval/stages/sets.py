@@ -47,9 +47,7 @@ def write_sets(run: Run) -> dict[str, Any]:
         )
         if relevance.DOCUMENT in value.qrels:
             training = _best_first(training)
-            _log.info(
-                "training: of a document that is right, the passages that BM25 finds best for a question are first"
-            )
+            _log.info("training: of a right document, the passages that BM25 finds best for a question are first")
         beir.write_folder(run.training, training)
         of_set: dict[str, Any] = sizes[split.set]
         of_set |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()} | dict(training.left_out)

@@ -137,9 +137,7 @@ def check(config: ConfigDict, label: str, outputs: Collection[str]) -> None:
         )
     loss = entry.of(config)
     if loss.needs_negatives and not negatives:
-        problem = (
-            f"config.train.loss={name} compares a positive with hard negatives, and config.data.negatives=0 has none"
-        )
+        problem = f"config.train.loss={name} compares a positive with hard negatives; config.data.negatives=0 has none"
         others = " or ".join(other for other in fitting() if not LOSSES[other].needs_negatives)
         raise UserError(f"{problem}: set it to 1 or more{others and f', or config.train.loss={others}'}")
     if loss.of_scored_pairs and negatives:

@@ -210,9 +210,7 @@ def _opened(path: Path, is_text: bool = True) -> Iterator[IO[bytes]]:
                 file = cast(IO[bytes], opened)
                 if is_text and (other := _OTHERS.match(file.read(6))):
                     kind = (other.lastgroup or "").strip("_").replace("_", "-")
-                    raise UserError(
-                        f"{path}: this is {kind}; UTF-8 is read, plain or in a gzip: convert it, or unpack it"
-                    )
+                    raise UserError(f"{path}: this is {kind}; UTF-8 is read, plain or in a gzip: convert or unpack it")
                 file.seek(0)
                 yield file
     except FileNotFoundError as error:

@@ -119,9 +119,7 @@ def _are_ids(path: Path, known: Sequence[Label], lost: Sequence[Label], is_said:
     are_most = 2 * len(like) > len(known) + len(lost)
     if is_said or (known and are_most):
         return bool(example)
-    what = (
-        f"{len(like)} of {len(known) + len(lost)} answers look like ids of documents, such as {_shown(like, example)}"
-    )
+    what = f"{len(like)} of {len(known) + len(lost)} answers look like ids of documents such as {_shown(like, example)}"
     if example and are_most:
         raise UserError(f"{path}: {what}. Mend them, or {_WAY}")
     if like:

@@ -50,9 +50,7 @@ def read(
     qrels, lost, again = Qrels(), set[str](), 0
     for at, query, candidate, grade in rows:
         if query not in queries:
-            raise UserError(
-                f"{at}: the query '{query}' is not among the set's, as of queries.jsonl; add it there, or drop it"
-            )
+            raise UserError(f"{at}: the query '{query}' is not among the set's, as of queries.jsonl; add or drop it")
         if candidate in candidates:
             grades = qrels.setdefault(query, {})
             again += candidate in grades

@@ -49,9 +49,7 @@ class Paragraph:
     article: str = ""
 
 
-def read_squad(
-    paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
-) -> beir.RetrievalSet:
+def read_squad(paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda _: True) -> beir.RetrievalSet:
     """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer

@@ -58,9 +58,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int, fold:
     sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
     if not all(sizes.values()):
         counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
-        shares = (
-            f"config.split.{f'fold={fold}' if fold else f'ratio={ratio}'} with config.split.validation={validation}"
-        )
+        shares = f"config.split.{f'fold={fold}' if fold else f'ratio={ratio}'} and config.split.validation={validation}"
         raise UserError(f"set '{value.name}': {shares} makes {counts} of {len(ids)} questions: choose others")
     train, validate_on = ids[held_out:training], ids[:held_out]
     return _test_set(value, set(ids[training:])), _training_set(value, _positives(value), train, validate_on)

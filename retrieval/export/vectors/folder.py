@@ -81,6 +81,4 @@ def _upload(folder: Path, store: Store) -> None:
 
 
 def _other(address: str) -> UserError:
-    return UserError(
-        f"{address}: something else is there, without a {files.MANIFEST}: name another config.handover.out"
-    )
+    return UserError(f"{address}: something else is there without a {files.MANIFEST}: name another config.handover.out")

@@ -170,9 +170,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"{100 * value:.2f}" + ("" if plus_minus is None else f" ± {100 * plus_minus:.2f}")
 
     cells = [[*list(row.values())[:3], *(in_percent(**value) for value in row["metrics"].values())] for row in rows]
-    introduction = (
-        "In percent, with 95 % intervals over impressions. Cold: no impression, or no click, before the test."
-    )
+    introduction = "In percent, with 95 % intervals over impressions. Cold: no impression or no click before the test."
     return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
 
 

@@ -116,9 +116,7 @@ class RerankerRecipe(PairRecipe):
         super().check()
         config = self.config
         if config.data.document_length < config.data.query_length + 2:
-            why = (
-                f"a reranker's row has the query too, and config.data.query_length={config.data.query_length} fills it"
-            )
+            why = f"a reranker's row has the query too and config.data.query_length={config.data.query_length} fills it"
             raise UserError(f"config.data.document_length={config.data.document_length}: {why}: raise the first")
         if config.model.classes == 1 and self.named_loss.inputs == CLASSES:
             raise UserError(f"config.train.loss={config.train.loss} takes two classes: set config.model.classes=2")

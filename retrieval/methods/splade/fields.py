@@ -17,7 +17,5 @@ declare(
 )
 declare(
     "sparse",
-    model=Field(
-        "", TEXT, "work directory of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"
-    ),
+    model=Field("", TEXT, "run of sparse vectors, or folder of SparseEncoder; '': the run's own, or its base's"),
 )

@@ -57,14 +57,10 @@ class SpladeRecipe(PairRecipe):
         super().check()
         check_sees_all(self.config.model, "a masked language model's do: take another family")
         if sizes := tuple(self.config.train.matryoshka):
-            raise UserError(
-                f"config.train.matryoshka={sizes} is of embeddings, and {self.label} has none: set it to ()"
-            )
+            raise UserError(f"config.train.matryoshka={sizes} is of embeddings; {self.label} has none: set it to ()")
         pack = self.config.data.pack
         if pack.query or pack.document or pack.auto:
-            raise UserError(
-                f"config.data.pack: {self.label} takes a text a row: set query and document to 0, auto to False"
-            )
+            raise UserError(f"config.data.pack: {self.label} takes a text a row: set query=document=0, auto=False")
 
     def check_run(self, run: Run) -> None:
         """As `Recipe.check_run`; also that what it starts from has a head that weighs tokens: one at random weighs all.

@@ -93,9 +93,7 @@ _OFF = """
 FAMILIES.register(
     "nomic_bert",
     Family(
-        Architecture(
-            family="nomic_bert", positions="rope", activation="silu", gated=True, biases=(), rope_theta=1000.0
-        ),
+        Architecture(family="nomic_bert", positions="rope", activation="silu", gated=True, biases=(), rope_theta=1e3),
         of_layers(
             "encoder.layers.{}",
             "attn.Wqkv#0 attn.Wqkv#1 attn.Wqkv#2 attn.out_proj norm1 norm2 mlp.fc11 mlp.fc2 mlp.fc12",

@@ -73,9 +73,7 @@ class Collection:
             embedded = dict.fromkeys(encoding.load_ids(folder, kind))
             for number, (id, other) in enumerate(itertools.zip_longest(ids, embedded), 1):
                 if id != other:
-                    what = (
-                        f"number {number} of {len(ids)} {kind} is '{id}', and '{other}' of {len(embedded)} embeddings"
-                    )
+                    what = f"number {number} of {len(ids)} {kind} is '{id}' and '{other}' of {len(embedded)} embeddings"
                     raise UserError(f"{folder}: older than the set: {what}; --stage=encode,index makes both again")
 
 
