@@ -132,7 +132,7 @@ def test_folds_test_on_every_question_once():
         assert 7 <= len(test.queries) <= 9 and len(training.qrels["validation"]) in (3, 4)
         tested += test.queries
     assert sorted(tested) == sorted(value.queries)
-    with pytest.raises(UserError, match=r"config\.split\.fold=6/5 with .* 0 test of 39"):
+    with pytest.raises(UserError, match=r"config\.split\.fold=6/5 and .* 0 test of 39"):
         split(value, 0.8, 0.1, 0, "6/5")
 
 

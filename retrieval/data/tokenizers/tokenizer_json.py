@@ -112,8 +112,7 @@ def check_growth(config: Config) -> None:
         parts += part.get("normalizers") or part.get("pretokenizers") or []
         growth *= 4 if (kind := str(part.get("type"))) in _EXPANDING & kinds else 1
         kinds.add(kind)
-        if kind == "Precompiled" and (longest := _longest_replacement(part)) > _OF_NFKC:
-            growth *= longest
+        growth *= longest if (longest := _longest_replacement(part)) > _OF_NFKC else 1
         content = part.get("content", part.get("prepend")) or ""
         pattern = (part.get("pattern") or {}).get("String") or "?"  # a regular expression may find one character
         growth *= max(1.0, len(content) / len(pattern))

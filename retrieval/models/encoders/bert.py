@@ -97,8 +97,7 @@ FAMILIES.register(
         modules={
             **{ours: its for ours, its in _MODULES.items() if its.startswith(("embeddings", "encoder"))},
             **of_layers("encoder.layer.{}.attention", "attn.q attn.k attn.v attn.o LayerNorm"),
-            **pairs("relative_bias=encoder.relative_attention_bias"),
-            **_PADDED_HEAD,
+            **(pairs("relative_bias=encoder.relative_attention_bias") | _PADDED_HEAD),
         },
         of_torch="MPNetModel",
         sizes=SIZES,

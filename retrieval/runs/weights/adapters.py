@@ -80,9 +80,8 @@ def write(config: ConfigDict, params: Mapping[str, Any], tower: str, place: Path
         name = str(folder.place.absolute())
     for file in ("config.json", "model.safetensors"):
         (place / file).unlink()
-    sums = files.checksums(folder.place, folder.files)
-    options = {"alpha": fields.alpha, "dropout": fields.dropout}
-    peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, sums=sums, **options)
+    options = {"alpha": fields.alpha, "dropout": fields.dropout, "sums": files.checksums(folder.place, folder.files)}
+    peft_folder.write(place, parts, folder.matrices, base=name, revision=revision or None, **options)
 
 
 def merged(config: ConfigDict, params: Any) -> Any:
