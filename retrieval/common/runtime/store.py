@@ -146,7 +146,7 @@ class Store:
         except Exception as error:
             why = "no such bucket or object" if isinstance(error, FileNotFoundError) else first_line(error)
             where = f"{self.url}{name and '/'}{name}"
-            raise UserError(f"{where}: cannot be {what} ({why}); give access, and the same command goes on") from error
+            raise UserError(f"{where}: cannot be {what} ({why}); give us access: the same command goes on") from error
 
 
 def array_store(url: str) -> dict[str, Any]:
