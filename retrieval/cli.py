@@ -208,21 +208,21 @@ def our_flags() -> list[flags.Flag]:
 def run(
     main: Callable[[Sequence[str]], Any],
     manual: Callable[[str], str] | None = None,
-    computes: bool = False,
+    computes: Callable[[], bool] = lambda: False,
     written_out: Callable[[Sequence[str]], list[str]] = list,
 ) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a signal one and 75 or 130.
 
     Args:
       manual: what --help=WORD says, where that is more than the flags; without a word one screen.
-      computes: whether it is to have large pages of memory.
+      computes: whether it computes for long, and is to have large pages of memory; asked when its flags are parsed.
       written_out: the flags that its words stand for.
     """
 
     def parse(argv: list[str]) -> list[str]:
         whole = [argv[0], *written_out(argv[1:])]
         rest = parse_flags(whole)
-        if computes:  # after an error in the flags
+        if computes():  # after an error in the flags
             devices.restart_with_large_pages()
         if whole != argv:
             _log.info("this is: python -m retrieval.main %s", shlex.join(whole[1:]))

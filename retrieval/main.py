@@ -142,7 +142,7 @@ def program() -> None:
     elif sys.argv[1:] == ["--version"]:
         print(f"retrieval {__version__}")
     else:
-        cli.run(main, manual, computes=True, written_out=verbs.written_out)
+        cli.run(main, manual, computes=lambda: _STAGE.value != ["search"], written_out=verbs.written_out)
 
 
 if __name__ == "__main__":

@@ -122,4 +122,4 @@ def _why(log: Path, status: int) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, computes=True)
+    cli.run(main, computes=lambda: True)

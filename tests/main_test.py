@@ -100,10 +100,10 @@ def test_words_stand_for_flags(typed, meant, tmp_path, monkeypatch):
 
 
 def test_the_program_takes_words_and_tells_what_they_stand_for(monkeypatch, caplog):
-    seen = []
+    seen, restarted = [], []
     monkeypatch.setattr(sys, "argv", ["retrieval", "evaluate", "report", "--workdir=my run"])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(devices, "restart_with_large_pages", lambda: None)
+    monkeypatch.setattr(devices, "restart_with_large_pages", lambda: restarted.append(flags.FLAGS.stage))
     monkeypatch.setattr(app, "run", lambda main, flags_parser: seen.append(flags_parser(sys.argv)))
     monkeypatch.setattr(terminal, "set_up_logging", lambda: caplog.set_level("INFO", logger="retrieval"))
     monkeypatch.setattr(ending, "heed_signals", lambda: None)
@@ -111,6 +111,9 @@ def test_the_program_takes_words_and_tells_what_they_stand_for(monkeypatch, capl
     main.program()
     assert seen == [["retrieval"]] and flags.FLAGS.stage == ["evaluate", "report"] and flags.FLAGS.workdir == "my run"
     assert "this is: python -m retrieval.main --stage=evaluate,report '--workdir=my run'" in caplog.text
+    monkeypatch.setattr(sys, "argv", ["retrieval", "--stage=search"])  # whose one query does not pay for a restart
+    main.program()
+    assert restarted == [["evaluate", "report"]]
 
 
 def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):

@@ -9,4 +9,4 @@ from retrieval.main import main
 
 if __name__ == "__main__":
     ending.end_with_input()
-    cli.run(main, computes=True)
+    cli.run(main, computes=lambda: True)
