@@ -13,6 +13,7 @@ from flax import nnx
 from support.modules import spread
 from support.tiny import execute, make_run
 
+from retrieval.common.errors import UserError
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.template import Template
@@ -123,3 +124,7 @@ def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
         model = build_model(towers.config, len(vocabulary))
         initial_parameters.start_of(towers.config).init(model, towers.config, len(vocabulary))
         jax.tree.map(np.testing.assert_array_equal, parameters_of(encoder_of(model)), whole["encoder"])
+    kept = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(kept.replace('"matmul_dtype"', '"products"'))  # as of an earlier version
+    with pytest.raises(UserError, match=r"bert/config\.json: config\.model\.products is gone: .*matmul_dtype now"):
+        initial_parameters.start_of(towers.config).check(towers)

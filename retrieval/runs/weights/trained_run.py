@@ -20,6 +20,7 @@ from retrieval.recipes.parameters import bind, local_mesh
 from retrieval.recipes.recipe import Recipe, abstract_model, recipe_of
 from retrieval.recipes.towers import build_towers, truncated
 from retrieval.runs.pipeline import records
+from retrieval.runs.pipeline.preflight import read_config
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.work_directory import kept_config
 from retrieval.runs.weights import initial_parameters, prompted, train_state
@@ -58,7 +59,7 @@ class TrainedRun(Start):
         self.inputs(run)
         folder = artefacts.local(run.config.train.init_from)
         check_vocabulary(run, folder, FIELD)
-        check_sizes(run.config, kept_config(folder))
+        check_sizes(run.config, read_config(folder))
         if step := run.config.train.init_step:
             check_kept(step, checkpoint.steps_in(artefacts.checkpoints(folder)), folder)
 
@@ -178,7 +179,7 @@ def load_adapted(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0)
 
 def _loaded(folder: Path, vocab_size: int, mesh: ConfigDict, step: int) -> tuple[ConfigDict, Any, Any]:
     """As `load_adapted`, and the abstract model."""
-    config = kept_config(folder)
+    config = read_config(folder)
     run = Run(config, folder, Path())
     record = records.read_own_record(run, "train") or {}
     step = step or (record.get("details") or {}).get("step", 0)
