@@ -7,6 +7,7 @@ source "$(dirname "$0")/environment.sh"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock -r launch/serve.lock
 .venv/bin/pyright & # on one core, beside the tests
 types=$! code=0
+unset PYTHONDONTWRITEBYTECODE # else each worker, and each process of a test, compiles all that it imports
 # A file's tests stay together: they share what is dear to make.
 .venv/bin/python -m pytest --numprocesses=3 --dist=loadfile "$@" || code=$?
 wait "$types" || { code=$? && echo "pyright found errors, above"; }
