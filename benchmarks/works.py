@@ -278,8 +278,8 @@ def _vocab_size(run: Run) -> int:
 def _fingerprint(run: Run, fields: Sequence[str], config: ConfigDict) -> str:
     """Of fields of a config, and of the corpus and the pairs that training reads."""
     values = json.loads(config.to_json())
-    made_from = records.made_from(run, "train")["stages"]
-    return files.fingerprint([*(records.get_field(values, field) for field in fields), made_from])
+    read = records.fingerprint(run, "train")["stages"]
+    return files.fingerprint([*(records.get_field(values, field) for field in fields), read])
 
 
 def _folder(run: Run) -> Path:

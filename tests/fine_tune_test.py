@@ -84,7 +84,7 @@ def test_a_callback_gets_every_line_and_ends_the_training(program, tmp_path):
     [
         ([], "rows: there is no row"),
         ("pairs.jsonl", "rows: a list of dicts, a table or an iterator is needed, not str"),
-        ([("q", "p")], r"rows\[0\] is \('q', 'p'\): a dict such as"),
+        ([("q", "p")], r"rows\[0\] is \('q', 'p'\): a dict like"),
     ],
 )
 def test_what_is_no_row_is_refused(program, tmp_path, rows, message):

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from configs import own
 from retrieval.common.errors import UserError
 from retrieval.config.fields import values_of
-from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.sets.set_format import SETS, Context
 from retrieval.runs.pipeline.run import Run
 from retrieval.studies.claims import Cell, Claim, Report, Row, Table
 
@@ -60,7 +60,7 @@ def complete(study: ConfigDict) -> None:
     options = values_of(config, form.options)
     form.check(study.labelled, options, base.prepares)
     with tempfile.TemporaryDirectory() as folder:
-        value = next(form.read(study.labelled, Given(options, base.corpus, Path(folder))))
+        value = next(form.read(study.labelled, Context(options, base.corpus, Path(folder))))
     for number in range(1, FOLDS + 1):
         study.runs[f"fold-{number}"].split.set = value.name
     study.report = _report(value.name, next(iter(value.qrels)), len(value.queries), *value.notes)
