@@ -40,27 +40,24 @@ _FILES = {"pairs": "files", "spans": "questions"}
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     setup = training_setup.prepare(run)
-    with contextlib.ExitStack() as stack:
-        if run.remote:  # in the end each host puts its bad batches on the store
-            stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.remote)
+    with _bad_batches_stored(run):
         checkpoints = train_state.open_checkpoints(run.folder, setup.config, before=lambda: run.put("metrics"))
         newest, planned = checkpoints.latest_step(), setup.config.train.steps
         setup = setup.planned(newest)
         earlier = _earlier_lengths(setup)
         state = setup.first_state(newest)  # outside of the mesh: whole in the host's memory once, then spread
         with jax.set_mesh(setup.mesh):
-            validate, progress = setup.validator(), loop.Progress(setup.batches)
+            progress = loop.Progress(setup.batches)
             if newest is not None:
                 state = state.restored(checkpoints, progress)
             step = train_state.make_step(setup.config, setup.model)
-            metrics = artefacts.followed(run.remote if run.remote and run.remote.writes else None, "metrics")
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
-            with metrics, ending.watch() as must_stop:
+            with artefacts.followed(run.remote, "metrics"), ending.watch() as must_stop:
                 refresh = refresh_of(setup.config)
                 phase = refresh.second_phase(setup.config, log.history, checkpoints) if refresh else None
                 hooks = loop.Hooks(
                     log=log,
-                    validate=validate,
+                    validate=setup.validator(),
                     refresh=refresh.hook(setup, checkpoints, phase) if refresh else None,
                     second_phase=phase,
                     must_stop=must_stop,
@@ -72,14 +69,25 @@ def train(run: Run) -> dict[str, Any]:
                 _warn_of_result(setup, result, phase)
                 checkpoints.close()  # here alone: after an error a barrier would wait for hosts that are gone
                 log.close()
-                if hosts.is_anywhere(must_stop.received.is_set()):
-                    why = "interrupted after the last step, which is saved: the same command goes on from there"
-                    raise PreemptedError(why)
+                _heed(must_stop)
                 if run.remote:
                     run.remote.get(["checkpoints"])
     _log.info("train: step %d of %d is the result", result, setup.config.train.steps)
-    cut = training_length.cut_short(setup.config.train, planned)
-    return _details(setup, result, earlier, phase) | cut
+    return _details(setup, result, earlier, phase) | training_length.cut_short(setup.config.train, planned)
+
+
+def _bad_batches_stored(run: Run) -> contextlib.AbstractContextManager[Any]:
+    """In the end each host puts its bad batches on the store, if the run is on one."""
+    stack = contextlib.ExitStack()
+    if run.remote:
+        stack.callback(lambda copy: copy.give(copy.looks([BAD_BATCHES])), run.remote)
+    return stack
+
+
+def _heed(must_stop: ending.Preemption) -> None:
+    """Stops all hosts after a signal that came to one too late for the loop."""
+    if hosts.is_anywhere(must_stop.received.is_set()):
+        raise PreemptedError("interrupted after the last step, which is saved: the same command goes on from there")
 
 
 def _earlier_lengths(setup: Setup) -> list[int]:
