@@ -298,7 +298,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 def _unknown_field(config: ConfigDict, path: str) -> UserError:
     """For a field that there is not: it may be gone, in another group, or spelled otherwise."""
-    if message := fields.explained(path):
+    if message := experiment.explained(path):
         return UserError(message)
     known, name = [known for known, _ in fields.flatten(config.to_dict())], path.rpartition(".")[2]
     alike = [each for each in known if f".{each}".endswith((f".{name}", f"_{name}"))]

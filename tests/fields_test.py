@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from retrieval.common.errors import UserError
-from retrieval.config import fields
+from retrieval.config import experiment, fields
 from retrieval.config.fields import Field, declare, of_fields, one_of, whole
 
 
@@ -43,7 +43,7 @@ def test_a_field_is_declared_once():
 def test_an_unfit_value_is_named_with_its_need(values, message):
     whole_config = values if values == {"seed": 0} else _merged(fields.nested(fields.defaults()), values)
     with pytest.raises(UserError, match=message):
-        fields.check(whole_config)
+        experiment.check(ConfigDict(whole_config))
 
 
 def _merged(old, new):

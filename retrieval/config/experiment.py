@@ -2,7 +2,9 @@
 
 import importlib
 import pkgutil
+import tomllib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -35,7 +37,26 @@ def check(config: ConfigDict) -> None:
     plugins: Any = config.get("plugins", ())
     fields.check_value("plugins", plugins, fields.TEXTS)
     load_plugins(plugins)
-    fields.check(config.to_dict())
+    set_values = dict(fields.flatten(config.to_dict()))
+    for path in set_values:
+        if path not in fields.declared():
+            if message := explained(path):
+                raise UserError(message)
+            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in fields.declared()])
+    for path, field in fields.declared().items():
+        if path not in set_values:
+            raise UserError(f"config.{path} is missing: start from retrieval.config.experiment.defaults()")
+        value = set_values[path]
+        if value != field.default or type(value) is not type(field.default):  # tables whose default counts stay unread
+            fields.check_value(path, value, field.kind)
+
+
+def explained(field: str) -> str:
+    """An error's message for a field that is gone, alone or with its group; empty for any other."""
+    tables = tomllib.loads(Path(__file__).with_name("removed_fields.toml").read_text(encoding="utf-8"))
+    ways = tables.pop("replaced") | {name: of["instead"] for of in tables.values() for name in of["names"].split()}
+    gone = next((name for name in ways if f"{field}.".startswith(f"{name}.")), "")
+    return gone and f"config.{field} is gone: {ways[gone]}"
 
 
 def check_early(config: ConfigDict) -> None:

@@ -7,9 +7,7 @@ import json
 import math
 import operator
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval.common import terminal
@@ -158,30 +156,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def defaults() -> dict[str, Any]:
     """The default of every field, by its dotted name."""
     return {path: field.default for path, field in declared().items()}
-
-
-def explained(field: str) -> str:
-    """An error's message for a field that is gone, alone or with its group; empty for any other."""
-    tables = tomllib.loads(Path(__file__).with_name("removed_fields.toml").read_text(encoding="utf-8"))
-    ways = tables.pop("replaced") | {name: of["instead"] for of in tables.values() for name in of["names"].split()}
-    gone = next((name for name in ways if f"{field}.".startswith(f"{name}.")), "")
-    return gone and f"config.{field} is gone: {ways[gone]}"
-
-
-def check(values: Mapping[str, Any]) -> None:
-    """Checks that a config has every field, and no other, each with a value that it may have."""
-    set_values = dict(flatten(values))
-    for path in set_values:
-        if path not in declared():
-            if message := explained(path):
-                raise UserError(message)
-            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in declared()])
-    for path, field in declared().items():
-        if path not in set_values:
-            raise UserError(f"config.{path} is missing: start from retrieval.config.experiment.defaults()")
-        value = set_values[path]
-        if value != field.default or type(value) is not type(field.default):  # tables whose default counts stay unread
-            check_value(path, value, field.kind)
 
 
 def one_of(what: str, names: Collection[str] | str, *others: str) -> Kind:
