@@ -52,7 +52,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = state.restored(checkpoints, progress)
             step = train_state.make_step(setup.config, setup.model)
             log = TrainingLog(setup.config, run.folder / "metrics", newest)
-            with artefacts.followed(run.remote, "metrics"), ending.watch() as must_stop:
+            with artefacts.followed(run.remote if hosts.is_first() else None, "metrics"), ending.watch() as must_stop:
                 refresh = refresh_of(setup.config)
                 phase = refresh.second_phase(setup.config, log.history, checkpoints) if refresh else None
                 hooks = loop.Hooks(

@@ -291,7 +291,7 @@ def followed(copy: Artefacts | None, top: str) -> Iterator[None]:
 
     A store that does not answer does no harm: what counts is put there otherwise.
     """
-    if copy is None or not copy.writes:
+    if copy is None:
         yield
         return
 
