@@ -1,8 +1,8 @@
 # The program with the versions that are tested, each with its hash, and without root:
 #   docker build --tag=retrieval .                                                      trains, on TPUs and on gs://
 #   docker build --tag=retrieval-serve --target=serve --build-arg=EXTRAS=serve,gs .     serves, without TensorFlow
-# --build-arg=PYTHON=python:3.11-slim-bookworm@sha256:... fixes the base image too (docs/guides/launch.md finds its digest).
-ARG PYTHON=python:3.11-slim-bookworm
+# The base is that of September 2026, for every platform. --build-arg=PYTHON=... takes a newer one (docs/guides/launch.md).
+ARG PYTHON=python:3.11.16-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 FROM $PYTHON AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ARG EXTRAS=train,serve,gs,tpu
