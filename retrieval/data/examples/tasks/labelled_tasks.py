@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,14 +44,21 @@ class LabelledTask(TaskKind):
         if not size:
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
         if without := written["pairs"] - size:
-            _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
-        if behind := written["positives left out"]:
-            _log.warning("%d positives are not trained on (config.pairs.positives), nor negatives of theirs", behind)
+            _warn(stored.labelled, f"{without} of {written['pairs']} labelled pairs have no negative, and are left out")
+        if left_out := written["positives left out"]:
+            _warn(
+                stored.labelled, f"{left_out} positives and their negatives are not trained on: config.pairs.positives"
+            )
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
         """As `TaskKind.is_drawn`."""
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
+
+
+@functools.cache  # the choice of rows, the batches and the training ask alike
+def _warn(folder: Path, message: str) -> None:
+    _log.warning("%s: %s", folder, message)
 
 
 def known_ids(folder: Path | None) -> Known:
