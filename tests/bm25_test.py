@@ -6,6 +6,7 @@ import tracemalloc
 import bm25s
 import numpy as np
 import pytest
+import scipy.sparse
 
 from retrieval.common.errors import UserError
 from retrieval.search import bm25, sparse
@@ -71,7 +72,7 @@ def test_ties_go_to_the_smaller_row():
 
 
 @pytest.mark.parametrize("hits", [1, 40, 10**9])
-def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
+def test_threads_change_nothing(monkeypatch, hits):
     index, queries = Bm25Index.build(TEXTS, "text"), ["cat dog", "mat", "", "unknown", "long dog"] * 60
     wanted = {k: [index.search([query], k) for query in queries] for k in (3, 100)}  # more than there are texts, too
     monkeypatch.setattr(sparse, "_HITS", hits)
@@ -80,6 +81,19 @@ def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
             assert found.shape == (300, k)
             np.testing.assert_array_equal(found, np.concatenate(parts))
     assert index.search([], 3)[1].shape == (0, 3)
+
+
+@pytest.mark.parametrize("k", [1, 10, 20, 2000])
+def test_blocks_of_passages_change_nothing(k):
+    """Whole numbers, so that many scores are equal; the last block is short, and no score below 1 is a result."""
+    rng = np.random.default_rng(0)
+    weights_VN = rng.integers(-1, 3, (6, 1100)) * (rng.random((6, 1100)) < 0.3)
+    queries_QV = np.array([[1, 2, 0, 0, 1, 0], [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, -1], [0] * 6])
+    index = sparse.SparseIndex(scipy.sparse.csr_array(weights_VN.astype(np.float32)))
+    _, rows_QK = index.search(scipy.sparse.csr_array(queries_QV.astype(np.float32)), k)
+    for scores, rows in zip(queries_QV @ weights_VN, rows_QK):
+        expected = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda row: -scores[row])[:k]
+        assert rows.tolist() == expected + [-1] * (k - len(expected))
 
 
 def test_a_damaged_or_missing_index_is_refused(tmp_path):
