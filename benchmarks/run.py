@@ -19,7 +19,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks import contest
-from benchmarks.works import LABELLED, WORKS, Sizes
+from benchmarks.works import LABELLED, SEARCHES, WORKS, Sizes
 from retrieval import cli
 from retrieval.common import files
 from retrieval.common.errors import UserError, unknown_name
@@ -38,7 +38,8 @@ _DOCUMENTS = flags.DEFINE_integer("documents", Sizes.documents, "Documents to en
 _FILES = flags.DEFINE_integer("files", Sizes.files, "Files of articles to tokenise and cut.", lower_bound=1)
 _BEIR = flags.DEFINE_string("beir", None, f"The folder of a BEIR set, for {', '.join(LABELLED)}.")
 _STEPS = flags.DEFINE_integer("steps", Sizes.steps, "Steps of 'learning'.", lower_bound=4)
-_TOKENS = flags.DEFINE_string("tokens", None, "Vectors of a set that the stage tokens wrote, for late-search.")
+_VECTORS = flags.DEFINE_string("vectors", None, f"The folder of vectors for {', '.join(SEARCHES)}.")
+_BITS = flags.DEFINE_integer("bits", Sizes.bits, "Of a dimension, for late-search.")
 _SEEDS = flags.DEFINE_integer("seeds", Sizes.seeds, "Seeds of 'learning'.", lower_bound=1)
 
 
@@ -47,13 +48,12 @@ def main(argv: Sequence[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
     jax.config.update("jax_platforms", "cpu")
     cli.refuse_arguments(argv)
-    without = {*(() if _BEIR.value else LABELLED), *(() if _TOKENS.value else ["late-search"])}
-    names = _WORKS.value or [name for name in WORKS if name not in without]
+    names = _WORKS.value or [name for name in WORKS if name not in SEARCHES and (_BEIR.value or name not in LABELLED)]
     for name in names:
         if name not in WORKS:
             raise unknown_name("work", name, WORKS)
     peer_python = _peer_python()
-    run = _run(with_data=bool({*names} - {*LABELLED, "late-search"}))
+    run = _run(with_data=bool({*names} - {*LABELLED, *SEARCHES}))
     sizes = Sizes(
         _BATCH.value,
         _CHUNK.value,
@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
         Path(_BEIR.value) if _BEIR.value else None,
         _STEPS.value,
         _SEEDS.value,
-        Path(_TOKENS.value) if _TOKENS.value else None,
+        Path(_VECTORS.value) if _VECTORS.value else None,
+        _BITS.value,
     )
     results = []
     for name in names:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import scipy.sparse
 from ml_collections import ConfigDict
 
 from benchmarks import config as benchmark
@@ -26,11 +27,13 @@ from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.runs.fitting import examples
 from retrieval.runs.pipeline import records
 from retrieval.runs.pipeline.run import Run
+from retrieval.search.sparse import SparseIndex
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
 _BASE = "L12 H768"
-_QUERIES = 200  # of a search of late interaction
+_QUERIES = 200  # of a search
+_SPARSE = "documents", "queries"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Sizes:
       beir: the folder of a BEIR set to fine-tune on, with judgements to train on and to test with.
       steps: of fine-tuning that is judged.
       seeds: of the same.
-      tokens: the vectors of a set, as the stage `tokens` writes them as float16.
+      vectors: to search: a folder of the stage `tokens` as float16, or documents.npz and queries.npz of SciPy.
+      bits: of a dimension, in which vectors of tokens are stored.
     """
 
     large: int = 8192
@@ -55,7 +59,8 @@ class Sizes:
     beir: Path | None = None
     steps: int = 390
     seeds: int = 10
-    tokens: Path | None = None
+    vectors: Path | None = None
+    bits: int = 4
 
 
 def train_late(run: Run, sizes: Sizes) -> Work:
@@ -118,24 +123,55 @@ def prepare(run: Run, sizes: Sizes) -> Work:
     return Work("prepare: tokenise and cut", (ours, peer), (Target("MB/s", peer.name, 5.0),))
 
 
+def of_input(run: Run, _: Sizes) -> Work:
+    """The input: ten times as fast as the trainer on a CPU, it does not starve an accelerator soon."""
+    kinds = "input", "trainer", "training"
+    systems = [System(what, "benchmarks.ours.input", dict(folder=str(run.folder), what=what)) for what in kinds]
+    return Work("input of training", systems, (Target("examples/s", "trainer", 10.0),))
+
+
 def late_search(run: Run, sizes: Sizes) -> Work:
     """Search among the tokens of a set's candidates, for its first queries."""
-    if sizes.tokens is None:
-        raise UserError("--tokens is missing: vectors that the stage tokens wrote, such as --tokens=RUN/tokens/SET")
-    exact, peer = _folder(run) / "exact-10.npy", "fast-plaid"
-    documents, queries = (TokenStore(sizes.tokens, name) for name in ("candidates", "queries"))
+    documents, queries = (TokenStore(_vectors(sizes), name) for name in ("candidates", "queries"))
     some = Queries.padded([queries[number] for number in range(_QUERIES)], _QUERIES, int(queries.sizes.max()))
-    _, rows_QK = ranked(some, documents, int(documents.sizes.max()), 10)
-    files.write_array(exact, rows_QK)
-    given = dict(tokens=str(sizes.tokens.resolve()), exact=str(exact.resolve()))
-    ours = System("ours", "benchmarks.ours.late_search", given | dict(probes=8, depth=200))
-    theirs = System(peer, "benchmarks.peers.late_search", given | dict(probes=8, full=4096))
-    targets = (
-        Target("queries/s", peer, 1.0),
-        Target("recall@10", peer, 1.0),
-        Target("index MB", peer, 1.0, at_most=True),
-    )
-    return Work(f"late interaction's search, {len(documents):,} passages", (ours, theirs), targets)
+    given = _searched(run, sizes, ranked(some, documents, int(documents.sizes.max()), 10)) | dict(bits=sizes.bits)
+    ours = System("ours", "benchmarks.ours.late_search", given | dict(probes=8, depth=400))
+    theirs = System("fast-plaid", "benchmarks.peers.late_search", given | dict(probes=8, full=4096))
+    return _search(f"late interaction's search, {len(documents):,} passages, {sizes.bits} bits", ours, theirs, 1.0)
+
+
+def sparse_search(run: Run, sizes: Sizes) -> Work:
+    """Search among sparse vectors: exact, beside Seismic's, which is not."""
+    documents_NV, queries_QV = sparse_vectors(_vectors(sizes))
+    lists = SparseIndex(documents_NV.T.tocsr()).search(queries_QV[:_QUERIES], 10)
+    given = _searched(run, sizes, lists)
+    theirs = System("Seismic", "benchmarks.peers.sparse_search", given | dict(cut=10, heap=0.8))
+    ours = System("ours", "benchmarks.ours.sparse_search", given)
+    return _search(f"search of sparse vectors, {documents_NV.shape[0]:,} passages", ours, theirs, 0.5)
+
+
+def sparse_vectors(folder: Path | str) -> list[Any]:
+    """Sparse vectors of documents and of queries, [N, V] and [Q, V]."""
+    return [scipy.sparse.csr_array(scipy.sparse.load_npz(Path(folder) / f"{name}.npz")) for name in _SPARSE]
+
+
+def _vectors(sizes: Sizes) -> Path:
+    if sizes.vectors is None:
+        raise UserError("--vectors is missing: a folder of vectors to search, such as --vectors=RUN/tokens/SET")
+    return sizes.vectors
+
+
+def _searched(run: Run, sizes: Sizes, exact: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    """What both systems are given: the vectors, and the rows of an exact search."""
+    path = _folder(run) / "exact-10.npy"
+    files.write_array(path, exact[1])
+    return dict(vectors=str(_vectors(sizes).resolve()), exact=str(path.resolve()))
+
+
+def _search(what: str, ours: System, theirs: System, speed: float) -> Work:
+    small = Target("index MB", theirs.name, 1.0, at_most=True)
+    targets = Target("queries/s", theirs.name, speed), Target("recall@10", theirs.name, 1.0), small
+    return Work(what, (ours, theirs), targets)
 
 
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
@@ -146,14 +182,17 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-late": train_late,
     "train-splade": train_splade,
     "late-search": late_search,
+    "sparse-search": sparse_search,
     "large-batch": large_batch,
     "encode": encode,
     "prepare": prepare,
+    "input": of_input,
     "fine-tune": lambda run, sizes: labelled.speed(*_labelled(run, sizes), "L2 H128", steps=160),
     "fine-tune-small": lambda run, sizes: labelled.speed(*_labelled(run, sizes), "L4 H256", steps=60),
     "fine-tune-base": lambda run, sizes: labelled.speed(*_labelled(run, sizes), _BASE, steps=8),
     "learning": lambda run, sizes: labelled.learning(*_labelled(run, sizes), sizes.steps, sizes.seeds),
 }
+SEARCHES = "late-search", "sparse-search"  # works that need vectors, and no data of the run
 
 LABELLED = ("fine-tune", "fine-tune-small", "fine-tune-base", "learning")  # those of --beir
 
