@@ -45,10 +45,7 @@ def learning(folder: Path, beir: Path, vocabulary: str, steps: int, seeds: int) 
 
 
 def _systems(given: Mapping[str, Any]) -> tuple[System, System]:
-    return (
-        System("ours", "benchmarks.ours.fine_tune", given),
-        System(_PEER, "benchmarks.peers.fine_tune", given),
-    )
+    return (System("ours", "benchmarks.ours.fine_tune", given), System(_PEER, "benchmarks.peers.fine_tune", given))
 
 
 def _given(folder: Path, beir: Path, vocabulary: str, size: str, steps: int) -> dict[str, Any]:

@@ -257,9 +257,7 @@ def _of_recipe(run: Run, name: str, config: dict[str, Any], path: Path, peer: st
     theirs = given | dict(config=config, vocabulary=_vocabulary(run), dtype="float32", chunk=0)
     targets = Target("tokens/s", peer, 1.2), Target("peak MB", peer, 1.0, at_most=True)
     return Work(
-        f"train step of {name}, L6 H384, batch {given['batch']}",
-        (*systems, System(peer, _PEER_STEP, theirs)),
-        targets,
+        f"train step of {name}, L6 H384, batch {given['batch']}", (*systems, System(peer, _PEER_STEP, theirs)), targets
     )
 
 

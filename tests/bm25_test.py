@@ -64,13 +64,6 @@ def test_frequencies_are_whole_numbers(count):
         Bm25Index.from_frequencies([{"the": 3}], "text")
 
 
-def test_ties_go_to_the_smaller_row():
-    texts = ["blue moon", "red sun", "green sun"] * 400
-    _, rows = Bm25Index.build(texts, "text").search(["sun", "moon sun"], 300)
-    assert rows[0].tolist() == [row for row in range(1200) if row % 3][:300]
-    assert rows[1].tolist() == list(range(0, 900, 3))
-
-
 @pytest.mark.parametrize("hits", [1, 40, 10**9])
 def test_threads_change_nothing(monkeypatch, hits):
     index, queries = Bm25Index.build(TEXTS, "text"), ["cat dog", "mat", "", "unknown", "long dog"] * 60

@@ -159,8 +159,7 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
 
 # The loss `two_way_nll` compares with an example's own negatives alone.
 @pytest.mark.parametrize(
-    "change",
-    [{}, {"train.other_positives": "negatives"}, {"train.loss": "two_way_nll"}, {"data.rates.pairs": 0.0}],
+    "change", [{}, {"train.other_positives": "negatives"}, {"train.loss": "two_way_nll"}, {"data.rates.pairs": 0.0}]
 )
 def test_a_batch_has_room_for_the_most_positives_where_a_loss_asks(tmp_path, change):
     (tmp_path / "pairs").mkdir()

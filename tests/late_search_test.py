@@ -1,5 +1,8 @@
 """Search by MaxSim: the lists of centroids, vectors of few bytes, and their files."""
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -17,9 +20,6 @@ from retrieval.recipes.parameters import local_mesh
 from retrieval.search import sharded_map
 from retrieval.search.sharded_map import Shards
 
-QUERY = np.array([[0.6, 0.8], [0.8, -0.6]], np.float32)
-DOCUMENT = np.array([[1, 0], [0.8, 0.6], [-0.6, 0.8]], np.float32)
-
 
 def unit(rng, *shape):
     x = rng.normal(size=shape).astype(np.float32)
@@ -30,12 +30,12 @@ def test_centroids_find_what_is_near_them():
     """Four centroids, on the axes. Document 0 has tokens at two of them, 2 has none."""
     centroids = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
     lists = CentroidLists(np.array([0, 1, 0, 2, 3, 1]), np.array([3, 2, 0, 1]), centroids)
-    assert lists.bytes == 4 * (5 + 5)
+    assert lists.bytes == 4 * (5 + 5 + 6)
     query = np.array([[0.8, 0.6], [0.6, 0.8]], np.float32)
-    assert lists.candidates(query, 1, 3).tolist() == [0, 3, -1]
-    assert lists.candidates(query, 9, 4).tolist() == [0, 3, 1, -1]
+    assert lists.candidates(query, 1, 3).tolist() == [0, 3]
+    assert lists.candidates(query, 9, 4).tolist() == [0, 3, 1]
     assert lists.candidates(-query, 1, 1).tolist() == [1]
-    assert lists.candidates(query[:0], 1, 2).tolist() == [-1, -1]
+    assert lists.candidates(query[:0], 1, 2).tolist() == []
 
 
 def estimates(query, codes, centroids, probes):
@@ -49,15 +49,18 @@ def estimates(query, codes, centroids, probes):
     return {number: sum(x for x, _ in each) for number, each in found.items() if any(is_met for _, is_met in each)}
 
 
-def test_estimates_are_those_of_a_loop():
+def test_candidates_are_those_of_loops():
+    """Of the documents with the best estimates, 4 for each result, those with the best centroids."""
     rng = np.random.default_rng(0)
     centroids, codes = unit(rng, 32, 8), [rng.integers(0, 32, size) for size in rng.integers(0, 9, 40)]
     lists = CentroidLists(np.concatenate(codes), np.array(list(map(len, codes))), centroids)
-    for probes in (1, 3, 40):
+    for probes, depth in itertools.product((1, 3, 40), (2, 5, 20)):
         query = unit(rng, 5, 8)
         expected = estimates(query, codes, centroids, probes)
-        best = sorted(expected, key=lambda number: -expected[number])[:10]
-        assert lists.candidates(query, probes, 10).tolist() == best + [-1] * (10 - len(best))
+        first = sorted(expected, key=lambda number: -expected[number])[: 4 * depth]
+        by_centroids = {number: (query @ centroids[codes[number]].T).max(axis=1).sum() for number in first}
+        best = sorted(by_centroids, key=lambda number: -by_centroids[number])[:depth]
+        assert lists.candidates(query, probes, depth).tolist() == best
 
 
 def test_buckets_of_the_worked_example():
@@ -76,14 +79,14 @@ def clustered():
 def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
     mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1}}))
     codec = Codec.learn(clustered, len(clustered), bits, [0], mesh)
-    stored = codec.encode(clustered)
+    stored = codec.encode(clustered, mesh)
     assert stored.dtype == np.uint8 and stored.shape == (1500, codec.bytes) and codec.bytes == 4 + 2 * bits
     decoded = codec.decode(stored)
     assert (decoded * clustered).sum(axis=1).mean() > least
     np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), 1, atol=1e-5)
     # By hand: the centroid with the greatest product, and the value of each dimension's bucket.
     code = (clustered[0] @ codec.centroids.T).argmax()
-    bucket = (clustered[0] - codec.centroids[code] > codec.cutoffs[:, None]).sum(axis=0)
+    bucket = np.abs(clustered[0] - codec.centroids[code] - codec.values[:, None]).argmin(axis=0)
     by_hand = codec.centroids[code] + codec.values[bucket]
     np.testing.assert_allclose(decoded[0], by_hand / np.linalg.norm(by_hand), atol=1e-6)
     codec.save(tmp_path / "codec.npz")
@@ -98,7 +101,9 @@ def test_vectors_of_another_compression_are_refused(clustered, tmp_path):
     texts = [("a", clustered[:5]), ("b", clustered[5:7])]
     codecs[0].save(path := token_store.codec_path(tmp_path, "candidates"))
     sharded_map.seal(path)
-    token_store.write(Shards(tmp_path, "candidates", ".npy", 2, 2), texts, list, "float16", codecs[0])
+    token_store.write(
+        Shards(tmp_path, "candidates", ".npy", 2, 2), texts, list, functools.partial(codecs[0].encode, mesh=mesh)
+    )
     assert len(TokenStore(tmp_path, "candidates")[1]) == 2
     codecs[1].save(path)
     sharded_map.seal(path)
@@ -115,7 +120,7 @@ def stored(tmp_path):
     rng = np.random.default_rng(0)
     vectors = [unit(rng, size, 8) for size in (3, 0, 5, 0, 1, 2, 4)]
     texts = [(f"d{n}", x) for n, x in enumerate(vectors)]
-    token_store.write(Shards(tmp_path, "candidates", ".npy", 7, 3), texts, list, "float32")
+    token_store.write(Shards(tmp_path, "candidates", ".npy", 7, 3), texts, list, np.asarray)
     return TokenStore(tmp_path, "candidates"), vectors
 
 

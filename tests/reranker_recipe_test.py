@@ -109,8 +109,7 @@ def batch_of(count=8):
 
 
 @pytest.mark.parametrize(
-    ("loss", "classes"),
-    [("class_cross_entropy", 2), pytest.param("margin_mse", 1, marks=pytest.mark.long)],
+    ("loss", "classes"), [("class_cross_entropy", 2), pytest.param("margin_mse", 1, marks=pytest.mark.long)]
 )
 def test_every_loss_of_scores_trains_it(loss, classes):
     """In one piece and in chunks; the loss of a query is that of its own rows."""

@@ -367,12 +367,7 @@ def _example(
     """The texts of pairs: four queries in a row, and beside them four rows of documents; or a row for each text."""
     if packed:
         return _fields("query", query, query_types, 1) | _fields("document", document, types, SLOTS)
-    return {
-        "query": query,
-        "query_types": query_types,
-        "document": document[:, None],
-        "document_types": types[:, None],
-    }
+    return {"query": query, "query_types": query_types, "document": document[:, None], "document_types": types[:, None]}
 
 
 def ranks(rows_QK: np.ndarray, gold_QN: np.ndarray) -> np.ndarray:

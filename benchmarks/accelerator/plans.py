@@ -139,12 +139,7 @@ def _exact(given: Given, precision: str, all_devices: Devices, is_served: bool =
         sizes["rows"],
     )
     yield from _program(
-        exact.search_batches,
-        arrays,
-        mesh,
-        {"rows": sizes["rows"], "queries": size},
-        layout=layout,
-        k=sizes["k"],
+        exact.search_batches, arrays, mesh, {"rows": sizes["rows"], "queries": size}, layout=layout, k=sizes["k"]
     )
 
 

@@ -34,10 +34,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         }
         if not accelerator:
             return numbers
-        return numbers | {
-            "TFLOP/s": operations / seconds / 1e12,
-            "peak MB of the device": training.peak_device_mb(),
-        }
+        return numbers | {"TFLOP/s": operations / seconds / 1e12, "peak MB of the device": training.peak_device_mb()}
 
     return turn
 

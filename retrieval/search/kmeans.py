@@ -85,10 +85,15 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
             if settled:
                 break
         inertia.append(float(_improved(points, centroid_KE)[1]))
-        if sampled_NE is not points_NE:
-            points = _placed(points_NE, mesh)
-        cluster_PTR = np.asarray(_assigned(points, centroid_KE))
-    return Clusters(cluster_PTR.reshape(-1)[: len(points_NE)], np.asarray(centroid_KE), inertia)
+    centroid_KE = np.asarray(centroid_KE)
+    return Clusters(nearest(points_NE, centroid_KE, mesh), centroid_KE, inertia)
+
+
+def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
+    """The cluster of each point, int32 [N]: the one whose centroid is next to it, of equals the first."""
+    with jax.set_mesh(mesh):
+        cluster_PTR = np.asarray(_assigned(_placed(points_NE, mesh), jnp.asarray(centroid_KE)))
+    return cluster_PTR.reshape(-1)[: len(points_NE)]
 
 
 def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:

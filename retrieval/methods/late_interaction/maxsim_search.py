@@ -17,6 +17,7 @@ from retrieval.methods.late_interaction.token_encoder import Queries
 from retrieval.search import text_batches
 
 _BLOCK, _QUERIES = 128, 64
+_CANDIDATES = 32  # of a query, whose vectors stay in a processor's cache: twice as fast as 400 together
 _maxsim = jax.jit(maxsim)
 
 
@@ -69,8 +70,9 @@ def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray) -
     """
     scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
     for vectors_AE, mask_A, rows_K, scores_K in zip(*queries, rows_QK, scores_QK):
-        places = np.flatnonzero((rows_K >= 0) & (documents.sizes[rows_K] > 0))
-        if len(places) and mask_A.any():
+        candidates = np.flatnonzero((rows_K >= 0) & (documents.sizes[rows_K] > 0) & mask_A.any())
+        for start in range(0, len(candidates), _CANDIDATES):
+            places = candidates[start : start + _CANDIDATES]
             sizes = documents.sizes[rows_K[places]]
             vectors_TE = documents.gather(rows_K[places].tolist()).astype(np.float32, copy=False)
             products_AT = vectors_AE[mask_A] @ vectors_TE.T
@@ -82,7 +84,8 @@ def probe_centroids(lists: CentroidLists, queries: Queries, probes: int, depth: 
     """PLAID's candidates: the documents with the best estimates of MaxSim, [Q, depth]; -1 where there are fewer."""
     rows_QK = np.full((len(queries.mask), depth), -1)
     for rows_K, vectors, mask in zip(rows_QK, *queries):
-        rows_K[:] = lists.candidates(vectors[mask], probes, depth)
+        candidates = lists.candidates(vectors[mask], probes, depth)
+        rows_K[: len(candidates)] = candidates
     return rows_QK
 
 

@@ -33,14 +33,14 @@ _AGAIN, _TEXTS = "--stage=tokens makes it again", ".texts.json"
 
 
 def write(
-    shards: Shards, texts: Iterable[tuple[str, T]], vectors_of: VectorsOf, dtype: str, codec: Codec | None = None
+    shards: Shards, texts: Iterable[tuple[str, T]], vectors_of: VectorsOf, stored_of: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     """Writes this host's shards.
 
     Args:
       texts: ids and texts, in order.
       vectors_of: from some texts to the vectors [T, E] of each.
-      dtype: of what is written, unless a codec makes bytes of it.
+      stored_of: from the vectors [T, E] of a shard to what is written of each.
 
     Raises:
       UserError: there are not as many texts as the shards have.
@@ -52,10 +52,9 @@ def write(
 
     def save(path: Path, made: tuple[Sequence[str], Sequence[np.ndarray]]) -> None:
         ids, vectors = made
-        parts = [codec.encode(each) if codec else each.astype(dtype) for each in vectors if len(each)]
-        empty = np.zeros((0, parts[0].shape[1] if parts else 0), np.uint8 if codec else dtype)
+        parts = [each for each in vectors if len(each)]
         files.write_json(path.with_suffix(_TEXTS), {"ids": ids, "vectors": list(map(len, vectors))})
-        files.write_array(path, np.concatenate([empty, *parts]))
+        files.write_array(path, stored_of(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32))
 
     shards.write(texts, make, save)
 

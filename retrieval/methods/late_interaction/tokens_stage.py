@@ -5,6 +5,7 @@ Those of the passages of the corpus are made too, for searches of one's own.
 
 import functools
 import logging
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ def tokens(run: Run) -> dict[str, Any]:
     shard_size = min(run.config.encode.shard_size, _CANDIDATES)
     dtype = "float16" if bits else fields.stored
     items, summary, config = collections(run), {}, model.config
-    same = repeated(items)
+    same, as_dtype = repeated(items), operator.methodcaller("astype", dtype)
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
         if item.name != CORPUS:
             queries = beir.read_queries(run.sets / item.name / "queries.jsonl")
             shards = Shards(folder, "queries", ".npy", len(queries), shard_size)
-            token_store.write(shards, queries.items(), model.encode_query, dtype)
+            token_store.write(shards, queries.items(), model.encode_query, as_dtype)
             texts, are_filled = (queries.values(), item.candidates(), total), config.model.late.expansion != NONE
             operations = encoding_cost.of_set(config, model.vocabulary, *texts, are_filled=are_filled)
         shards = Shards(folder, "candidates", ".npy", total, shard_size)
@@ -57,7 +58,8 @@ def tokens(run: Run) -> dict[str, Any]:
             if bits and total:
                 hosts.on_first(functools.partial(_learn_codec, model, item, folder, total, bits))
             texts, codec = ((each.id, each) for each in item.candidates()), token_store.load_codec(folder, "candidates")
-            token_store.write(shards, texts, model.encode_document, dtype, codec)
+            stored_of = functools.partial(codec.encode, mesh=local_mesh(config)) if codec else as_dtype
+            token_store.write(shards, texts, model.encode_document, stored_of)
         summary[item.name] = hosts.tell_all(functools.partial(_counts, folder)) | operations
         _log.info("%s: %s", item.name, ", ".join(f"{name} {count}" for name, count in summary[item.name].items()))
     return summary

@@ -45,10 +45,6 @@ class LabelledTask(TaskKind):
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
         if without := written["pairs"] - size:
             _warn(stored.labelled, f"{without} of {written['pairs']} labelled pairs have no negative, and are left out")
-        if left_out := written["positives left out"]:
-            _warn(
-                stored.labelled, f"{left_out} positives and their negatives are not trained on: config.pairs.positives"
-            )
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
