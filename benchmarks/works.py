@@ -33,7 +33,6 @@ _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
 _BASE = "L12 H768"
 _QUERIES = 200  # of a search
-_SPARSE = "documents", "queries"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +151,7 @@ def sparse_search(run: Run, sizes: Sizes) -> Work:
 
 def sparse_vectors(folder: Path | str) -> list[Any]:
     """Sparse vectors of documents and of queries, [N, V] and [Q, V]."""
-    return [scipy.sparse.csr_array(scipy.sparse.load_npz(Path(folder) / f"{name}.npz")) for name in _SPARSE]
+    return [scipy.sparse.csr_array(scipy.sparse.load_npz(f"{folder}/{name}.npz")) for name in ("documents", "queries")]
 
 
 def _vectors(sizes: Sizes) -> Path:

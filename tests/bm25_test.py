@@ -80,10 +80,9 @@ def test_threads_change_nothing(monkeypatch, hits):
 def test_blocks_of_passages_change_nothing(k):
     """Whole numbers, so that many scores are equal; the last block is short, and no score below 1 is a result."""
     rng = np.random.default_rng(0)
-    weights_VN = rng.integers(-1, 3, (6, 1100)) * (rng.random((6, 1100)) < 0.3)
+    weights_VN = rng.integers(-1, 3, (6, 1100)) * (rng.random((6, 1100)) < np.float32(0.3))
     queries_QV = np.array([[1, 2, 0, 0, 1, 0], [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, -1], [0] * 6])
-    index = sparse.SparseIndex(scipy.sparse.csr_array(weights_VN.astype(np.float32)))
-    _, rows_QK = index.search(scipy.sparse.csr_array(queries_QV.astype(np.float32)), k)
+    _, rows_QK = sparse.SparseIndex(scipy.sparse.csr_array(weights_VN)).search(scipy.sparse.csr_array(queries_QV), k)
     for scores, rows in zip(queries_QV @ weights_VN, rows_QK):
         expected = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda row: -scores[row])[:k]
         assert rows.tolist() == expected + [-1] * (k - len(expected))

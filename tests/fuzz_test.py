@@ -66,12 +66,8 @@ SET_LEVEL = re.compile(
     r"not one question|no query is left|no candidate in|the field '(data|_id)'|not a JSON object|neither \S+ nor|"
     r"a JSON array of obj|no (query|passage|topic|judgement|record) in it"
 )
-
-
-@pytest.fixture(params=[250, pytest.param(20_000, marks=pytest.mark.long)])
-def rounds(request):
-    """How many mutations, and their seed."""
-    return request.param
+MUTATIONS = [250, pytest.param(20_000, marks=pytest.mark.long)]  # how many, and their seed
+rounds = pytest.fixture(params=MUTATIONS)(lambda request: request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -22,12 +22,8 @@ from retrieval.runs.weights import module_fields
 GOLDEN = REPOSITORY / "tests" / "golden"
 CONFIG = json.loads((GOLDEN / "bert" / "config.json").read_text())
 TOKENIZER = json.loads((GOLDEN / "byte_pairs" / "tokenizer.json").read_text())
-
-
-@pytest.fixture(params=[300, pytest.param(20_000, marks=pytest.mark.long)])
-def rounds(request):
-    """How many mutations, and their seed."""
-    return request.param
+MUTATIONS = [300, pytest.param(20_000, marks=pytest.mark.long)]  # how many, and their seed
+rounds = pytest.fixture(params=MUTATIONS)(lambda request: request.param)
 
 
 @pytest.fixture(scope="module")

@@ -41,11 +41,7 @@ class CentroidLists:
         return self._documents.nbytes + self._starts.nbytes + self._codes.nbytes
 
     def candidates(self, vectors_AE: np.ndarray, probes: int, depth: int) -> np.ndarray:
-        """The best documents by their centroids, at most `depth`; ties to the smaller one.
-
-        Args:
-          probes: centroids of a token.
-        """
+        """The `depth` best documents by their centroids, of those at the `probes` nearest ones of a token."""
         scores_AP = vectors_AE @ self.centroids.T
         met_C = self._met(scores_AP, min(probes, len(self.centroids)), _SCORED * depth)
         sizes_C = self._sizes[met_C]

@@ -20,6 +20,7 @@ from retrieval.data.examples.token_rows import Record, Specials, document_row, q
 from retrieval.data.labelled import pair_shards
 
 _log = logging.getLogger(__name__)
+_warn = functools.cache(_log.warning)  # the choice of rows, the batches and the training ask alike
 Known = Callable[[Record], "tf.Tensor"]  # what gives the ids of all known positives of a record's query
 
 
@@ -44,17 +45,13 @@ class LabelledTask(TaskKind):
         if not size:
             raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
         if without := written["pairs"] - size:
-            _warn(stored.labelled, f"{without} of {written['pairs']} labelled pairs have no negative, and are left out")
+            what = "%s: %d of %d labelled pairs have no negative, and are left out"
+            _warn(what, stored.labelled, without, written["pairs"])
         return size
 
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
         """As `TaskKind.is_drawn`."""
         return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
-
-
-@functools.cache  # the choice of rows, the batches and the training ask alike
-def _warn(folder: Path, message: str) -> None:
-    _log.warning("%s: %s", folder, message)
 
 
 def known_ids(folder: Path | None) -> Known:
