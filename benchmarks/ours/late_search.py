@@ -24,12 +24,12 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.search.sharded_map import Shards
 
     stored, texts = (TokenStore(Path(settings["vectors"]), name) for name in ("candidates", "queries"))
-    exact, folder, count = np.load(settings["exact"]).tolist(), tempfile.TemporaryDirectory(), len(stored)
+    exact, folder = np.load(settings["exact"], allow_pickle=False).tolist(), tempfile.TemporaryDirectory()
+    count = len(stored)
     some = np.random.default_rng(0).choice(count, min(count, 1 + int(16 * (120 * count) ** 0.5)), replace=False)
 
     def build() -> TokenStore:
-        mesh = training.one_device()
-        total = int(stored.sizes.sum())
+        total, mesh = int(stored.sizes.sum()), training.one_device()
         codec = Codec.learn(stored.gather(some.tolist()), total, settings["bits"], [0], mesh)
         shards = Shards(Path(folder.name), "candidates", ".npy", count, 4096)
         codec.save(path := token_store.codec_path(shards.folder, shards.name))

@@ -15,7 +15,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.search.sparse import SparseIndex
 
     documents_NV, queries_QV = sparse_vectors(settings["vectors"])
-    exact = np.load(settings["exact"]).tolist()
+    exact = np.load(settings["exact"], allow_pickle=False).tolist()
     index, seconds = timed(lambda: SparseIndex(documents_NV.T.tocsr()))
     arrays, asked = index.weights, [queries_QV[[number]] for number in range(len(exact))]
     megabytes = sum(array.nbytes for array in (arrays.data, arrays.indices, arrays.indptr)) / 1e6

@@ -23,7 +23,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             texts += torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float32)).split(sizes)
         return texts[:most]
 
-    exact, folder = np.load(settings["exact"]).tolist(), tempfile.TemporaryDirectory()
+    exact, folder = np.load(settings["exact"], allow_pickle=False).tolist(), tempfile.TemporaryDirectory()
     queries, index = read("queries", len(exact)), FastPlaid(folder.name, device="cpu")
     _, seconds = timed(lambda: index.create(read("candidates"), nbits=settings["bits"]))
     megabytes = sum(path.stat().st_size for path in Path(folder.name).rglob("*") if path.is_file()) / 1e6

@@ -16,7 +16,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     import seismic
 
     def read(name: str, most: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-        arrays = np.load(Path(settings["vectors"]) / f"{name}.npz")
+        arrays = dict(np.load(Path(settings["vectors"]) / f"{name}.npz", allow_pickle=False))  # each is read once
         terms = np.array([str(term) for term in range(arrays["shape"][1])], seismic.get_seismic_string())
         values, ends = arrays["data"].astype(np.float32), arrays["indptr"]
         spans = [slice(*span) for span in itertools.pairwise(ends)][:most]
@@ -28,7 +28,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             documents.add_document(str(number), terms, values)
         return seismic.SeismicIndex.build_from_dataset(documents)
 
-    exact = np.load(settings["exact"]).tolist()
+    exact = np.load(settings["exact"], allow_pickle=False).tolist()
     (index, seconds), queries, folder = timed(build), read("queries", len(exact)), tempfile.TemporaryDirectory()
     index.save(f"{folder.name}/index")
     megabytes = sum(path.stat().st_size for path in Path(folder.name).iterdir()) / 1e6
