@@ -76,9 +76,10 @@ def test_threads_change_nothing(monkeypatch, hits):
     assert index.search([], 3)[1].shape == (0, 3)
 
 
-@pytest.mark.parametrize("k", [1, 10, 20, 2000])
-def test_blocks_of_passages_change_nothing(k):
+@pytest.mark.parametrize(("k", "rare"), [(1, 10**9), (10, 10**9), (20, 0), (2000, 0), (2000, 10**9)])
+def test_blocks_of_passages_change_nothing(k, rare, monkeypatch):
     """Whole numbers, so that many scores are equal; the last block is short, and no score below 1 is a result."""
+    monkeypatch.setattr(sparse, "_RARE", rare)
     rng = np.random.default_rng(0)
     weights_VN = rng.integers(-1, 3, (6, 1100)) * (rng.random((6, 1100)) < np.float32(0.3))
     queries_QV = np.array([[1, 2, 0, 0, 1, 0], [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, -1], [0] * 6])

@@ -63,7 +63,6 @@ def test_candidates_are_those_of_loops():
 
 
 def test_buckets_of_the_worked_example():
-    """T4."""
     assert packed(np.array([[3, 0, 2, 1]], np.uint8), 2).tolist() == [[198]]
 
 

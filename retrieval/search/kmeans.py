@@ -85,11 +85,10 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
             if settled:
                 break
         inertia.append(float(_improved(points, centroid_KE)[1]))
-    centroid_KE = np.asarray(centroid_KE)
-    return Clusters(nearest(points_NE, centroid_KE, mesh), centroid_KE, inertia)
+    return Clusters(nearest(points_NE, centroid_KE, mesh), np.asarray(centroid_KE), inertia)
 
 
-def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
+def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray | jax.Array, mesh: jax.sharding.Mesh) -> np.ndarray:
     """The cluster of each point, int32 [N]: the one whose centroid is next to it, of equals the first."""
     with jax.set_mesh(mesh):
         cluster_PTR = np.asarray(_assigned(_placed(points_NE, mesh), jnp.asarray(centroid_KE)))

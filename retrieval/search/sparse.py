@@ -15,6 +15,7 @@ from retrieval.search.exact import no_results
 
 _FEW = 128  # queries that one thread answers
 _BLOCK = 64  # passages, of which the best one is looked at first
+_RARE = 64  # so many times as many passages as hits: an array of all of them takes longer than the hits
 _HITS = 2**26  # a hit, a passage with a term of a query, takes about 16 bytes: a GiB in all threads
 
 
@@ -37,20 +38,20 @@ class SparseIndex:
 
         def answer(query: int) -> None:
             terms = slice(queries.indptr[query], queries.indptr[query + 1])
-            weights_TN = self.weights[queries.indices[terms]]
-            scores, rows = _best(weights_TN.T @ queries.data[terms], k)
+            weights_TN, values = self.weights[queries.indices[terms]], queries.data[terms]
+            if weights_TN.nnz * _RARE < len(self):
+                sums = (scipy.sparse.csr_array(values[None]) @ weights_TN).sorted_indices()
+                scores, places = _best(sums.data, k)
+                rows = sums.indices[places]
+            else:
+                scores, rows = _best(weights_TN.T @ values, k)
             scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
 
-        threads = min(os.cpu_count() or 1, max(1, _HITS // max(1, self._most_hits(queries))))
-        with ThreadPoolExecutor(threads) as pool:
-            list((pool.map if len(rows_QK) > _FEW else map)(answer, range(len(rows_QK))))
+        is_many = len(rows_QK) > _FEW
+        hits = (queries.astype(bool).astype(np.int64) @ np.diff(self.weights.indptr)).max() if is_many else 0
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(1, _HITS // max(1, int(hits))))) as pool:
+            list((pool.map if is_many else map)(answer, range(len(rows_QK))))
         return scores_QK, rows_QK
-
-    def _most_hits(self, queries: Any) -> int:
-        """In how many passages the terms of a query are at most, added up."""
-        starts, terms = self.weights.indptr, queries.indices.astype(np.int64)
-        up_to = np.cumsum(np.append(0, starts[terms + 1].astype(np.int64) - starts[terms]))
-        return int(np.diff(up_to[queries.indptr]).max(initial=0))
 
 
 def _best(scores_N: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ def of_candidates(queries: Queries, documents: Documents, rows_QK: np.ndarray) -
 
 
 def probe_centroids(lists: CentroidLists, queries: Queries, probes: int, depth: int) -> np.ndarray:
-    """PLAID's candidates: the documents with the best estimates of MaxSim, [Q, depth]; -1 where there are fewer."""
+    """PLAID's candidates: the documents with the best centroids, [Q, depth]; -1 where there are fewer."""
     rows_QK = np.full((len(queries.mask), depth), -1)
     for rows_K, vectors, mask in zip(rows_QK, *queries):
         candidates = lists.candidates(vectors[mask], probes, depth)

@@ -53,8 +53,7 @@ class CentroidLists:
 
     def _met(self, scores_AP: np.ndarray, probes: int, most: int) -> np.ndarray:
         """The documents with the best estimates, `most` at most, ascending [C]."""
-        P = len(self.centroids)
-        nearest_AB = np.argpartition(scores_AP, P - probes, axis=1)[:, P - probes :]
+        nearest_AB = np.argpartition(scores_AP, -probes, axis=1)[:, -probes:]
         values_AB = np.take_along_axis(scores_AP, nearest_AB, axis=1)
         order = np.argsort(values_AB, axis=None)  # a document that is met at several has the best one written last
         lists = nearest_AB.reshape(-1)[order]

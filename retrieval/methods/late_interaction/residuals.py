@@ -79,8 +79,7 @@ class Codec(NamedTuple):
         code_T = kmeans.nearest(vectors_TE, self.centroids, mesh)
         left_TE, between = vectors_TE - self.centroids[code_T], (self.values[1:] + self.values[:-1]) / 2
         bucket_TE = np.searchsorted(between, left_TE).astype(np.uint8)
-        code_T4 = code_T.astype("<u4").view(np.uint8).reshape(-1, 4)
-        return np.concatenate([code_T4, packed(bucket_TE, self.bits)], axis=1)
+        return np.concatenate([code_T.astype("<u4")[:, None].view(np.uint8), packed(bucket_TE, self.bits)], axis=1)
 
     def decode(self, stored_TX: np.ndarray) -> np.ndarray:
         """What `encode` has made of vectors, as vectors of length 1, float32 [T, E]."""

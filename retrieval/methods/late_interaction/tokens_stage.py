@@ -5,7 +5,6 @@ Those of the passages of the corpus are made too, for searches of one's own.
 
 import functools
 import logging
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def tokens(run: Run) -> dict[str, Any]:
     shard_size = min(run.config.encode.shard_size, _CANDIDATES)
     dtype = "float16" if bits else fields.stored
     items, summary, config = collections(run), {}, model.config
-    same, as_dtype = repeated(items), operator.methodcaller("astype", dtype)
+    same, as_dtype = repeated(items), lambda vectors: vectors.astype(dtype)
     for item in items:
         folder = run.folder / FOLDER / item.name
         total, operations = sum(1 for _ in item.candidates()), {}
