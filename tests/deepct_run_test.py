@@ -74,8 +74,7 @@ def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
     run = tiny.make_run("evaluate", inputs, tmp_path / "run", **base, **index)
     preflight.check(run, stages)
     tiny.execute(run)
-    rows = files.read_json(run.folder / "results.json")
-    assert {row["system"] for row in rows} == {"bm25", "deepct"}
+    assert {row["system"] for row in files.read_json(run.folder / "results.json")} == {"bm25", "deepct"}
     path = trained.folder / "term_weights" / "reqa.jsonl"
     content = path.read_bytes()
     path.write_bytes(content.replace(b": 1", b": 7", 1))

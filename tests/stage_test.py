@@ -24,8 +24,7 @@ def test_stages_are_listed_after_what_they_read(own_table):
         "third": Stage(nothing, reads=("second", "absent")),
         "second": Stage(nothing, reads=("first",)),
     }
-    order = ["first", "second", "third", "alone", "fourth"]
-    assert listed(own_table, **stages) == order
+    assert listed(own_table, **stages) == ["first", "second", "third", "alone", "fourth"]
 
 
 def test_stages_that_read_each_other_are_refused(own_table):

@@ -17,10 +17,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from retrieval.common.errors import UserError
-from retrieval.common.runtime.arrays import first_highest
+from retrieval.common.runtime.arrays import first_highest, is_on_cpu
 from retrieval.search.exact import finite_embeddings
 
-_PARTS, _ROWS = 64, 1024
+_PARTS, _ROWS, _PIECE = 64, 1024, 65_536  # a piece is of points whose distances are in memory
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -45,13 +45,14 @@ class Clusters(NamedTuple):
     Attributes:
       cluster_N: of each point the cluster whose centroid is next to it, int32; of equals the first.
       centroid_KE: float32. A cluster without a point keeps the centroid that it had.
-      inertia: before each iteration and after the last, the mean squared distance of the points that centroids are made
-        of from theirs. It never rises.
+      iterations: after which no centroid moved, or that were allowed.
+      inertia: the mean squared distance of points from the centroids of their clusters.
     """
 
     cluster_N: np.ndarray
     centroid_KE: np.ndarray
-    inertia: list[float]
+    iterations: int
+    inertia: float
 
 
 class _Points(NamedTuple):
@@ -62,30 +63,31 @@ class _Points(NamedTuple):
 
 
 def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> Clusters:
-    """Lloyd's algorithm (1982), by squared distances, from points that are drawn by chance.
+    """Puts each point in the cluster of its nearest learned centroid; every process has, and gets, all."""
+    centroid_KE, iterations = learn_centroids(points_NE, rule, seed, mesh)
+    cluster_N = nearest(points_NE, centroid_KE, mesh)
+    parts = (slice(start, start + _PIECE) for start in range(0, len(points_NE), _PIECE))
+    squares = (np.square(points_NE[part] - centroid_KE[cluster_N[part]]).sum(dtype=np.float64) for part in parts)
+    return Clusters(cluster_N, centroid_KE, iterations, float(sum(squares)) / len(points_NE))
 
-    Every process of the mesh has all points, and gets all clusters.
-    """
+
+def learn_centroids(
+    points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh
+) -> tuple[np.ndarray, int]:
+    """Lloyd's algorithm (1982) by squared distances, from points drawn by chance: centroids and iterations."""
     points_NE = finite_embeddings(points_NE, "point")
     if len(points_NE) < rule.clusters:
         raise UserError(f"{len(points_NE)} points cannot be in {rule.clusters} clusters: ask for fewer clusters")
-    random = np.random.default_rng(seed)
-    sampled_NE = points_NE
+    random, iterations = np.random.default_rng(seed), 0
     if 0 < (most := rule.sample * rule.clusters) < len(points_NE):
-        sampled_NE = points_NE[np.sort(random.choice(len(points_NE), most, replace=False))]
+        points_NE = points_NE[np.sort(random.choice(len(points_NE), most, replace=False))]
     with jax.set_mesh(mesh):
-        points = _placed(sampled_NE, mesh)
-        centroid_KE = jnp.asarray(sampled_NE[random.choice(len(sampled_NE), rule.clusters, replace=False)])
-        inertia: list[float] = []
-        for _ in range(rule.iterations):
-            new_KE, distance = _improved(points, centroid_KE)
-            inertia.append(float(distance))
-            settled = bool((new_KE == centroid_KE).all())
-            centroid_KE = new_KE
-            if settled:
-                break
-        inertia.append(float(_improved(points, centroid_KE)[1]))
-    return Clusters(nearest(points_NE, centroid_KE, mesh), np.asarray(centroid_KE), inertia)
+        points, settled = _placed(points_NE, mesh), False
+        centroid_KE = jnp.asarray(points_NE[random.choice(len(points_NE), rule.clusters, replace=False)])
+        while iterations < rule.iterations and not settled:
+            last_KE, centroid_KE = centroid_KE, _improved(points, centroid_KE)
+            settled, iterations = bool((centroid_KE == last_KE).all()), iterations + 1
+    return np.asarray(centroid_KE), iterations
 
 
 def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray | jax.Array, mesh: jax.sharding.Mesh) -> np.ndarray:
@@ -112,7 +114,7 @@ def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:
 
         return jax.make_array_from_callback((parts, tiles, rows, *values.shape[1:]), sharding, part)
 
-    return _Points(place(points_NE), place(np.ones(len(points_NE), np.float32)))
+    return _Points(place(np.asarray(points_NE, np.float32)), place(np.ones(len(points_NE), np.float32)))
 
 
 def _on_parts(function: Callable, points: _Points, *whole: Any) -> Any:
@@ -144,24 +146,24 @@ def _assigned(points: _Points, centroid_KE: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def _improved(points: _Points, centroid_KE: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The means of the points next to each centroid, and the mean squared distance from the centroids given."""
+def _improved(points: _Points, centroid_KE: jax.Array) -> jax.Array:
+    """The means of the points next to each centroid."""
 
     def of_part(part: _Points, centroid_KE: jax.Array) -> Any:
         def add(sums: Any, tile: _Points) -> Any:
+            sum_KE, count_K = sums
             nearest_R = _nearest(tile.place, centroid_KE)
+            if is_on_cpu():  # in half of the time; on GPUs a scatter adds in an order that changes
+                return (sum_KE.at[nearest_R].add(tile.place), count_K.at[nearest_R].add(tile.weight)), None
             is_in_RK = (nearest_R[:, None] == jnp.arange(len(centroid_KE))) * tile.weight[:, None]
-            distance_R = jnp.square(tile.place - centroid_KE[nearest_R]).sum(axis=1) * tile.weight
-            sum_KE = jnp.einsum("rk,re->ke", is_in_RK, tile.place, precision=_HIGHEST)
-            return jax.tree.map(jnp.add, sums, (sum_KE, is_in_RK.sum(axis=0), distance_R.sum())), None
+            sum_KE += jnp.einsum("rk,re->ke", is_in_RK, tile.place, precision=_HIGHEST)
+            return (sum_KE, count_K + is_in_RK.sum(axis=0)), None
 
-        zeros = jnp.zeros_like(centroid_KE), jnp.zeros(len(centroid_KE)), jnp.zeros(())
+        zeros = jnp.zeros_like(centroid_KE), jnp.zeros(len(centroid_KE))
         return jax.lax.scan(add, zeros, part)[0]
 
     def in_order(values: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda total, own: (total + own, None), jnp.zeros_like(values[0]), values)[0]
 
-    parts = _on_parts(of_part, points, centroid_KE)
-    sum_KE, count_K, distance = jax.tree.map(in_order, parts)
-    new_KE = jnp.where(count_K[:, None] > 0, sum_KE / jnp.maximum(count_K, 1)[:, None], centroid_KE)
-    return new_KE, distance / count_K.sum()
+    sum_KE, count_K = jax.tree.map(in_order, _on_parts(of_part, points, centroid_KE))
+    return jnp.where(count_K[:, None] > 0, sum_KE / jnp.maximum(count_K, 1)[:, None], centroid_KE)

@@ -66,8 +66,7 @@ class Reranker:
         self._score, self._length = score, length
 
     def rows_of(self, query, documents, room=0):
-        rows = [[len(query.split()), *map(len, each.text.split())][: self._length + room] for each in documents]
-        return rows
+        return [[len(query.split()), *map(len, each.text.split())][: self._length + room] for each in documents]
 
     def scores_of(self, query, documents):
         return self.logits(self.rows_of(query, documents))

@@ -140,10 +140,8 @@ def _answered(path: Path, are_patterns: bool) -> Iterator[tuple[Record, Answers]
 
 def _of_objects(records: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Record]:
     for at, record in records:
-        question, answers = (
-            "question" if "question" in record else "qText",
-            "answer" if "answer" in record else "answers",
-        )
+        question = "question" if "question" in record else "qText"
+        answers = "answer" if "answer" in record else "answers"
         id = "" if record.get("qId") is None else scalars.of_value(record["qId"], "qId", at)
         yield at, id, text_files.string(record, question, at), text_files.strings(record, answers, at)
 

@@ -143,8 +143,8 @@ def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.nd
         "paragraphs": len(cluster_N),
         "clusters": len(size_K),
         "merged": int(len(np.unique(clusters.cluster_N)) - len(size_K)),
-        "iterations": len(clusters.inertia) - 1,
-        "inertia": clusters.inertia[-1],
+        "iterations": clusters.iterations,
+        "inertia": clusters.inertia,
         "least": int(size_K.min()),
         "most": int(size_K.max()),
     }

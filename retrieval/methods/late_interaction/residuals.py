@@ -66,11 +66,11 @@ class Codec(NamedTuple):
         held_out, others = np.split(vectors_TE[order], [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
         others = others if len(others) else held_out
         count = 2 ** int(math.log2(min(max(1.0, 16 * total**0.5), len(others))))
-        centroids = kmeans.cluster(others[: _EACH * count], kmeans.Rule(count, _ITERATIONS), seed, mesh).centroid_KE
+        centroids, _ = kmeans.learn_centroids(others[: _EACH * count], kmeans.Rule(count, _ITERATIONS), seed, mesh)
         centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
         left = held_out - centroids[kmeans.nearest(held_out, centroids, mesh)]
         numbers = np.resize(left, (max(left.size, 1 << bits), 1))
-        values = kmeans.cluster(numbers, kmeans.Rule(1 << bits, _ROUNDS, _NUMBERS), seed, mesh).centroid_KE
+        values, _ = kmeans.learn_centroids(numbers, kmeans.Rule(1 << bits, _ROUNDS, _NUMBERS), seed, mesh)
         return cls(centroids.astype(np.float32), np.sort(values[:, 0]))
 
     def encode(self, vectors_TE: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:

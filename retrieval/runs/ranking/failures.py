@@ -30,10 +30,8 @@ def failed(
     worst = [place for place in np.argsort(values_J, kind="stable")[:_QUESTIONS].tolist() if values_J[place] < 1]
     right = {place: _right(value, rule, queries[place]) for place in worst}
     wanted = set[str]().union(*right.values()) if rule in value.qrels else ()
-    row_of, rows_of = (
-        {id: row for row, id in enumerate(value.candidates) if id in wanted},
-        dict(zip(value.queries, rows_QK)),
-    )
+    row_of = {id: row for row, id in enumerate(value.candidates) if id in wanted}
+    rows_of = dict(zip(value.queries, rows_QK))
     with RowTexts([folder / "corpus.jsonl"]) as texts:
 
         def shown(row: int) -> str:
