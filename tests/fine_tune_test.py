@@ -1,5 +1,6 @@
 """`retrieval.fine_tune`: rows in memory to a model and its report."""
 
+import datetime
 import json
 import re
 
@@ -53,6 +54,7 @@ def program(monkeypatch):
         (pa.Table.from_pylist(ROWS), ROWS),
         (Table(), [{"query": "q", "positive": "p"}]),
         ([{"query": "q", "positive": None, "scores": np.array([1.5])}], [{"query": "q", "scores": [1.5]}]),
+        ([{"query": "q", "day": datetime.date(2026, 1, 2)}], [{"query": "q", "day": "2026-01-02"}]),
     ],
 )
 def test_rows_of_every_kind_become_lines(program, tmp_path, rows, expected):
@@ -84,6 +86,7 @@ def test_a_callback_gets_every_line_and_ends_the_training(program, tmp_path):
     [
         ([], "rows: there is no row"),
         ("pairs.jsonl", "rows: a list of dicts, a table or an iterator is needed, not str"),
+        ([{"query": b"q"}], r"rows\[0\] cannot be written as JSON: b'q' is of type bytes"),
         ([("q", "p")], r"rows\[0\] is \('q', 'p'\): a dict like"),
     ],
 )

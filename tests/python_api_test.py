@@ -80,13 +80,16 @@ def test_one_text_is_a_vector_and_options_are_those_of_sentence_transformers(mod
         unit = cut / np.linalg.norm(cut, axis=1, keepdims=True)
         np.testing.assert_allclose(encode(texts, truncate_dim=4, normalize_embeddings=True), unit, atol=1e-5)
         assert encode([]).shape == (0, whole.shape[1])
+        for option in ("batch_size", "truncate_dim"):
+            with pytest.raises(UserError, match=f"{option}=-1: "):
+                encode(texts, **{option: -1})
     assert model.similarity_fn_name == "cosine"
     queries, documents = model.encode_query(texts), model.encode_document(texts[:2])
     np.testing.assert_allclose(model.similarity(queries, documents), queries @ documents.T, rtol=1e-5)
     np.testing.assert_allclose(model.similarity(queries[0], documents), queries[:1] @ documents.T, rtol=1e-5)
 
 
-RECORDS = [{"text": f"the red fox {n}", "lang": ["en", "de"][n % 2], "n": n} for n in range(40)]
+RECORDS = [{"text": f"the red\u2028fox {n}\x85", "lang": ["en", "de"][n % 2], "n": n} for n in range(40)]
 
 
 @pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
@@ -106,6 +109,8 @@ def test_a_filter_is_exact_and_hits_carry_metadata(model, kind):
         else:
             assert hits == expected
     assert hits == [] and others[0].metadata.keys() == {"lang", "n"}
+    with pytest.raises(UserError, match=r"filter='de': a dict like"):
+        index.search("red fox", filter="de")
 
 
 @pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid", "quantised"])

@@ -168,6 +168,8 @@ def filtered(search: Search, allowed_N: np.ndarray, is_approximate: bool) -> Sea
 def _fits(filter: Filter, metadata: Mapping[str, Any]) -> bool:
     if callable(filter):
         return bool(filter(metadata))
+    if not isinstance(filter, Mapping):
+        raise UserError(f"filter={filter!r}: a dict like {{'lang': 'en'}}, or a function of the metadata, is needed")
     pairs = ((metadata.get(name), value) for name, value in filter.items())
     return all(own in value if isinstance(value, list | tuple | set) else own == value for own, value in pairs)
 

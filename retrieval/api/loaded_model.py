@@ -68,7 +68,9 @@ class Model:
           queries, documents: what `encode_query` and `encode_document` give; one of towers may be a vector.
         """
         if isinstance(queries, list):  # of late interaction
-            scores = [[(query @ document.T).max(axis=1).sum() for document in documents] for query in queries]
+            scores = [
+                [(query @ document.T).max(axis=1, initial=-np.inf).sum() for document in documents] for query in queries
+            ]
             return np.array(scores, np.float32).reshape(len(queries), len(documents))
         if scipy.sparse.issparse(queries):
             return (queries @ documents.T).toarray().astype(np.float32)
@@ -152,6 +154,8 @@ class Model:
     def _finished(self, made: Any, is_one: bool, normalizes: bool, truncate_dim: int | None) -> Any:
         """Embeddings as they were asked for."""
         if normalizes or truncate_dim:
+            if (truncate_dim or 0) < 0:
+                raise UserError(f"truncate_dim={truncate_dim}: dimensions to keep are needed, or None for all")
             if not isinstance(made, np.ndarray):
                 raise UserError(f"{self._place} makes no embedding of a text: leave out truncate_dim and the norm")
             made = made[:, :truncate_dim]
@@ -381,6 +385,8 @@ class Model:
 
 def _in_parts(encode: Callable[[Sequence[Any]], Any], texts: Sequence[Any], batch_size: int, shows: bool) -> Any:
     """What an encoder makes of texts, so many at a time."""
+    if batch_size < 0:
+        raise UserError(f"batch_size={batch_size}: a whole number of texts is needed, or 0 for the usual one")
     size = batch_size or (_SHOWN if shows else 0) or max(1, len(texts))
     parts: Any = [texts[start : start + size] for start in range(0, max(1, len(texts)), size)]
     made = list(map(encode, terminal.progress(parts, desc="encode") if shows else parts))

@@ -9,6 +9,7 @@ An index of words is built anew from the texts, which is quick; so is ScaNN's tr
 """
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 _INDEX, _DOCUMENTS, _ARRAYS = "index.json", "documents.jsonl", "arrays.npz"
 _FIELDS = ("id", "title", "text", "section", "url")
+_values = operator.attrgetter(*_FIELDS)
 _NO_METADATA = {*_FIELDS, "_id"}
 _AGAIN = "save the index again"
 _NEAR = 1e-3  # of the largest number: what another device may differ by
@@ -61,13 +63,9 @@ def write(folder: Path, index: StoredIndex) -> None:
         raise UserError(f"{folder}: there is something else than an index; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     files.remove(folder / files.MANIFEST)
-    lines = []
-    for place, (document, more) in enumerate(zip(index.documents, index.metadata)):
-        try:
-            lines.append(json.dumps([*(getattr(document, name) for name in _FIELDS), more], ensure_ascii=False))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"document {place}: its metadata cannot be saved as JSON ({error})") from error
-    files.write_text(folder / _DOCUMENTS, "".join(f"{line}\n" for line in lines))
+    rows = ([*_values(document), more] for document, more in zip(index.documents, index.metadata))
+    lines = [files.json_line(row, f"document {place}: its metadata") for place, row in enumerate(rows)]
+    files.write_text(folder / _DOCUMENTS, "".join(lines))
     files.remove(folder / _ARRAYS)
     if index.arrays:
         with files.atomic(folder / _ARRAYS) as temporary, temporary.open("wb") as file:
@@ -87,7 +85,8 @@ def read(folder: Path) -> StoredIndex:
         raise UserError(f"{folder}: there is no index; name the folder that index.save wrote")
     files.verify_manifest(folder, _AGAIN)
     about, path = files.read_json(folder / _INDEX), folder / _ARRAYS
-    rows = [json.loads(line) for line in (folder / _DOCUMENTS).read_text(encoding="utf-8").splitlines()]
+    lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")[:-1]  # U+2028 ends no line of JSON
+    rows = list(map(json.loads, lines))
     documents = [Candidate(**dict(zip(_FIELDS, row))) for row in rows]
     arrays = files.read_arrays(path, _AGAIN) if path.exists() else {}
     return StoredIndex(**about, documents=documents, metadata=[row[-1] for row in rows], arrays=arrays)

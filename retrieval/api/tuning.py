@@ -1,7 +1,7 @@
 """Fine-tuning from Python: `retrieval.fine_tune` takes rows in memory, and gives a model and its report."""
 
 import json
-import math
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +15,7 @@ from retrieval.common.runtime.store import is_url
 
 OnMetrics = Callable[[int, dict[str, float]], Any]
 
+_MISSING = "NaTType", "NAType"  # types of pandas
 _STEP = re.compile(r"\bstep \d+: ")
 _WARNING = re.compile(r"\b(WARNING|ERROR) |^error: ")
 
@@ -106,11 +107,11 @@ class _Watch:
 
 def _written(rows: Any, path: Path, what: str) -> str:
     """Writes rows as JSON lines, whole; returns the path."""
-    lines = [json.dumps(row, ensure_ascii=False) for row in _records(rows, what)]
+    lines = [files.json_line(row, f"{what}[{place}]") for place, row in enumerate(_records(rows, what))]
     if not lines:
         raise UserError(f"{what}: there is no row")
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, "".join(f"{line}\n" for line in lines))
+    files.write_text(path, "".join(lines))
     return str(path)
 
 
@@ -119,16 +120,16 @@ def _records(rows: Any, what: str) -> Iterator[dict[str, Any]]:
     items: Iterable[Any] = rows
     if hasattr(rows, "to_batches"):  # a table of Arrow
         items = (row for batch in rows.to_batches() for row in batch.to_pylist())
-    elif hasattr(rows, "columns") and hasattr(rows, "to_dict"):  # of pandas
-        items = rows.to_dict("records")
+    elif hasattr(rows, "columns") and hasattr(rows, "to_dict"):  # of pandas or Polars
+        items = rows.to_dicts() if hasattr(rows, "to_dicts") else rows.to_dict("records")
     elif isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise UserError(f"{what}: a list of dicts, a table or an iterator is needed, not {type(rows).__name__}")
     for place, row in enumerate(items):
         if not isinstance(row, Mapping):
             raise UserError(f"{what}[{place}] is {row!r:.40}: a dict like {{'query': ..., 'positive': ...}} is needed")
-        plain = {str(name): value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
-        yield {name: value for name, value in plain.items() if not _is_missing(value)}
+        yield {str(name): value for name, value in row.items() if not _is_missing(value)}
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    is_nan = isinstance(value, numbers.Real) and value != value
+    return value is None or type(value).__name__ in _MISSING or is_nan

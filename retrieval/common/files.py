@@ -148,6 +148,27 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def json_line(value: Any, where: str) -> str:
+    """A value in one line of JSON, and its end; a date is ISO 8601.
+
+    Raises:
+      UserError: what is at `where` has no form in JSON.
+    """
+    try:
+        line = json.dumps(value, ensure_ascii=False, default=_plain) + "\n"
+        line.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{where} cannot be written as JSON: {error}") from error
+    return line
+
+
+def _plain(value: Any) -> Any:
+    for method in ("isoformat", "tolist"):  # of dates; of numbers and arrays
+        if hasattr(value, method):
+            return getattr(value, method)()
+    raise TypeError(f"{value!r:.40} is of type {type(value).__name__}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes `text` as UTF-8, whole or not at all."""
     with atomic(path) as temporary:
