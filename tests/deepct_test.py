@@ -40,8 +40,7 @@ def test_words_of_scripts_without_spaces_are_those_of_bm25(text, pieces, expecte
     pieces = ["[CLS]", *pieces.split(), "[SEP]"]
     frequencies = term_frequencies(pieces, [place / 10 for place in range(len(pieces))])
     assert frequencies == expected
-    found = {term for word in Words().of(frequencies) for term in word}
-    assert found == set(next(Words().of([text])))
+    assert {term for word in Words().of(frequencies) for term in word} == set(next(Words().of([text])))
 
 
 def test_the_authors_example_of_weights(shared_data):

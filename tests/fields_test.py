@@ -52,6 +52,5 @@ def _merged(old, new):
 
 def test_a_function_of_fields_gets_their_values():
     config = ConfigDict({"mine": {"first": 1}, "data": {"negatives": 2}})
-    both = of_fields(lambda *values: values, "data.negatives", "mine")
-    assert both(config) == (2, config.mine)
+    assert of_fields(lambda *values: values, "data.negatives", "mine")(config) == (2, config.mine)
     assert of_fields(max, "mine.first") == of_fields(max, "mine.first") != of_fields(max, "mine")

@@ -112,8 +112,7 @@ def test_stored_are_codes_of_the_cut_embeddings(coded, trained):
     stored = StoredRows(folder, "candidates")
     assert stored.stored(slice(0, 60)).dtype == np.int8
     step = (ranges[1] - ranges[0]) / 255
-    error = np.abs(stored[:] - np.clip(expected, ranges[0], ranges[1]))
-    assert (error <= step / 2 + 2e-6).all()
+    assert (np.abs(stored[:] - np.clip(expected, ranges[0], ranges[1])) <= step / 2 + 2e-6).all()
     queries, _ = encoding.load(folder, "queries")
     np.testing.assert_allclose(queries, cut(whole_embeddings(trained, QUERIES, True), 6), atol=1e-6)
 

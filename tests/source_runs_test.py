@@ -286,8 +286,7 @@ def test_a_base_has_the_pairs_and_the_run_its_own_weights(run, tmp_path):
     config.pairs.sources = run.config.pairs.sources.replace("negatives = 2", "negatives = 1")
     other = Run(config, tmp_path / "run", run.lock)
     preflight.check(other, ("train",))
-    shapes = {batch["document_id"].shape for batch in take(batches_of(other), 6)}
-    assert shapes == {(8, 1), (8, 2)}
+    assert {batch["document_id"].shape for batch in take(batches_of(other), 6)} == {(8, 1), (8, 2)}
     config.pairs.sources = run.config.pairs.sources.replace("ask ", "tell ")
     with pytest.raises(UserError, match=r"source 'one' is not as in .*, whose pairs are trained on"):
         preflight.check(Run(config, tmp_path / "run", run.lock), ("train",))

@@ -90,8 +90,7 @@ def test_empty_vectors_are_counted(trained, tmp_path, monkeypatch):
         return weights.tocsr()
 
     monkeypatch.setattr(TermEncoder, "encode_query", some_empty)
-    told = stage.search_sparse(run)["reqa"]
-    assert told["queries without a term"] == 1
+    assert stage.search_sparse(run)["reqa"]["queries without a term"] == 1
     scores, rows, facts = searched(run)
     assert (rows[0] == -1).all() and (scores[0] == -np.inf).all() and (rows[1] >= 0).any()
     assert facts["notes"]["queries without a term"] == 1

@@ -205,8 +205,7 @@ def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rate
     dataset = seqio.get_mixture_or_task(name).get_dataset(LENGTHS, shuffle=False, num_epochs=2, seed=1)
     examples = [{k: v for k, v in e.items()} for e in dataset.as_numpy_iterator()]
     assert len(examples) == 2 * epoch
-    counts = collections.Counter(int(e["document_id"][0]) for e in examples)
-    assert set(counts.values()) == {2}
+    assert set(collections.Counter(int(e["document_id"][0]) for e in examples).values()) == {2}
     queries = [tuple(e["query"]) for e in examples]
     assert queries[:epoch] != queries[epoch:]
 

@@ -14,7 +14,7 @@ from retrieval.common.runtime import hosts
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.pipeline.stage import STAGES, Read, Stage
 from retrieval.runs.ranking.collection import Collection, collections, of_pairs
-from retrieval.runs.ranking.indexes import Built, built_by, options_of
+from retrieval.runs.ranking.indexes import built_by, options_of
 from retrieval.search import index_shards
 from retrieval.search.encoding import StoredRows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, SavedIndex, Texts
@@ -26,24 +26,18 @@ _READ = "read"  # beside a collection's indexes: what stages take from the confi
 
 def check(config: ConfigDict) -> None:
     """Checks which indexes are to be built, and their options."""
-    for kind, options in _all(config):
+    for kind, options in built_by(config):
         kind.check(options)
 
 
 def check_inputs(run: Run) -> None:
     """Looks into the files that indexes are built from besides texts, and for the stages whose output is read."""
-    for kind, options in _all(run.config):
+    for kind, options in built_by(run.config):
         kind.preview(options)
     for stage in _further_needs(run.config):
         if stage not in run.owner(stage).config.stages:
             way = "add it to config.stages, set config.base to a run that has it, or name a file for the index"
             raise UserError(f"config.index.words: one is built from what the stage '{stage}' writes: {way}")
-
-
-def _all(config: ConfigDict) -> list[Built]:
-    """The kinds that a config names: those of words, and the dense one."""
-    words, dense = built_by(config)
-    return [*words, dense]
 
 
 def index(run: Run) -> dict[str, Any]:
@@ -52,7 +46,7 @@ def index(run: Run) -> dict[str, Any]:
     Before `encode` or `mine` in config.stages there are those of words alone. In a pod the first host builds these, and
     each host its shards of the dense ones.
     """
-    words, dense = built_by(run.config)
+    *words, dense = built_by(run.config)
     searched, built = collections(run), {}
     embedded = needs(run.config.stages) and any(collection.has_embeddings() for collection in searched)
     has_dense = bool(embedded) and _is_available(dense.kind)  # which imports TensorFlow for ScaNN
@@ -91,12 +85,12 @@ def read(config: ConfigDict) -> list[str | Read]:
 
 def _further_needs(config: ConfigDict) -> tuple[str, ...]:
     """The stages that kinds of index read besides."""
-    return tuple(dict.fromkeys(stage for kind, options in _all(config) for stage in kind.stages(options)))
+    return tuple(dict.fromkeys(stage for kind, options in built_by(config) for stage in kind.stages(options)))
 
 
 def inputs(run: Run) -> list[Path]:
     """The files outside of the work directory that indexes are built from."""
-    of_kinds = (path for kind, options in _all(run.config) for path in kind.inputs(options))
+    of_kinds = (path for kind, options in built_by(run.config) for path in kind.inputs(options))
     return [*of_kinds, *run.vocabulary_inputs()]
 
 

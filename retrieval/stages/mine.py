@@ -112,7 +112,7 @@ def check_index(run: Run) -> None:
             lack = f"config.mine.system={system} needs the stage '{need}' before 'mine'"
             raise UserError(f"{lack}: {way}, or set config.base to a run that has it")
     is_own = source.owner("index").folder == run.folder  # what a base has is looked at when it is read
-    if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(run.config)[0]]:
+    if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(run.config)[:-1]]:
         built = f"config.index.words={tuple(run.config.index.words)}"
         raise UserError(f"config.mine.system={system}: no such index is built by {built}: add it there")
 

@@ -61,19 +61,18 @@ def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
         yield from iter(functools.partial(file.read, size), b"")
 
 
-def whole(path: Path) -> bytes:
+def whole(path: Path, most: int = MOST_BYTES, is_text: bool = False) -> bytes:
     """All bytes of a file, or of what it holds where it is a gzip, as they are.
 
     Raises:
-      TooLargeError: it holds more than MOST_BYTES.
-      UserError: it is missing, unreadable, or a broken gzip.
+      TooLargeError: it holds more than `most`.
+      UserError: it is missing, unreadable, or a broken gzip; or a text in UTF-16, or packed otherwise.
     """
-    return _whole(path, MOST_BYTES, is_text=False)
-
-
-def whole_json(path: Path) -> bytes:
-    """As `whole`, of up to MOST_OF_JSON; UTF-16 and other packing are refused."""
-    return _whole(path, MOST_OF_JSON, is_text=True)
+    with _opened(path, is_text) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise TooLargeError(f"{path}: holds more than {most >> 20} MiB; split it")
+    return content
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -189,14 +188,6 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
     """Checks a field that was read at `at`."""
     if not value.isascii() and (half := _SURROGATE.search(value)):
         raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({half[0]!r} at {half.start()})")
-
-
-def _whole(path: Path, most: int, is_text: bool) -> bytes:
-    with _opened(path, is_text) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise TooLargeError(f"{path}: holds more than {most >> 20} MiB; split it")
-    return content
 
 
 @contextlib.contextmanager

@@ -187,7 +187,7 @@ def paragraphs(path: Path | str) -> Iterator[Paragraph]:
     if tfds_source.is_source(path):
         yield from _tfds_paragraphs(str(path))
         return
-    content = text_files.whole_json(Path(path))
+    content = text_files.whole(Path(path), text_files.MOST_OF_JSON, is_text=True)
     root = foreign_json.parse(content, str(path), "a file of SQuAD is needed, such as dev-v1.1.json")
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         title = text_files.string(article, "title", f"{path}: article {i}", default="")

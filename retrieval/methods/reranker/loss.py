@@ -9,12 +9,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from retrieval.training.candidates import compared, divided, mean
-from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES, Batch, Loss, Metrics
+from retrieval.training.candidates import OfCandidates, compared, mean
+from retrieval.training.loss_kind import CLASSES, LOSSES, Batch, Loss, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class BinaryCrossEntropy(Loss):
+class BinaryCrossEntropy(OfCandidates):
     """Each document alone: relevant or not, by one score.
 
         loss = mean of -log sigmoid(s_p / temperature) and, of each negative n, -log sigmoid(-s_n / temperature)
@@ -23,16 +23,10 @@ class BinaryCrossEntropy(Loss):
     as probabilities; for the order alone `multi_negative_nll` is mostly better.
     """
 
-    inputs = SCORES
-    needs_negatives = True
-
-    temperature: float = 1.0
-
-    def __call__(self, score_BK: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Of the scores of an example's documents, the positive's first."""
-        ids_BK, score_BK = batch["document_id"], divided(score_BK, self.temperature)
+    def of_scores(self, score_BK: jax.Array, ids_BK: jax.Array, batch: Batch) -> jax.Array:
+        """As `OfCandidates.of_scores`."""
         sign_K = jnp.where(jnp.arange(score_BK.shape[1]) == 0, -1.0, 1.0)
-        return mean(jax.nn.softplus(sign_K * score_BK), ids_BK), compared(score_BK, ids_BK)
+        return mean(jax.nn.softplus(sign_K * score_BK), ids_BK)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,7 +178,7 @@ class Refresh:
             return {}
         when = Schedule(first, run.config.mine.refresh_every)
         version = when.newest(step)
-        if not version or step != when.made_after(version):
+        if not version or (step - when.first) % when.every:  # not the step after which one is made
             return {}
         hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, self._checkpoints.steps()))
         if not hosts.on_first(lambda: versions.is_there(run.folder, version, step)):

@@ -112,10 +112,6 @@ class Schedule(NamedTuple):
         """The newest version that is made after this step or one before it; 0 before the first one."""
         return 0 if step < self.first else 1 + (step - self.first) // self.every
 
-    def made_after(self, version: int) -> int:
-        """The step after which a version is made."""
-        return self.first + (version - 1) * self.every
-
 
 def make(kind: Any, run: Run, inputs: RefreshInputs, step: int) -> None:
     """Makes a version with the parameters after a step, and writes it. Every process of the mesh takes its part.

@@ -20,7 +20,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.candidate import Candidate
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import guide
-from retrieval.runs.weights.text_embedder import Distinct, T
+from retrieval.runs.weights.text_embedder import EMBEDDERS, Distinct, T, TextEmbedder
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ def rows_of(run: Run, examples: Callable[[], Iterable[Example]]) -> Callable[[st
     documents = Distinct(lambda: itertools.chain.from_iterable(texts()), grouping.number)
     path = run.pairs / f"{GUIDE}.npy"
     if not path.exists():
-        opened, parts = guide.open_guide(run), run.pairs / "guide"
+        opened = TextEmbedder(EMBEDDERS.towers(run, run.config.train.guide, guide.FIELD))
+        parts = run.pairs / "guide"
         parts.mkdir(exist_ok=True)
         of_queries = list(_embedded(parts, "queries", queries, opened.queries))
         _join([*of_queries, *_embedded(parts, "documents", documents, opened.documents)], path)

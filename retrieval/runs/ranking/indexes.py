@@ -48,15 +48,14 @@ def options_of(kind: IndexKind, config: ConfigDict) -> Options:
     return values_of(config, kind.options)
 
 
-def built_by(config: ConfigDict) -> tuple[list[Built], Built]:
-    """The kinds of index of words that a config names, and the dense one.
+def built_by(config: ConfigDict) -> list[Built]:
+    """The kinds of index that a config names: those of words, and the dense one at the end.
 
     Raises:
       UserError: one is no such kind, or is named twice.
     """
     words = kinds_of_words(config.index.words, lambda kind: options_of(kind, config))
-    dense = INDEXES[config.index.dense]
-    return [Built(kind, options_of(kind, config)) for kind in words], Built(dense, options_of(dense, config))
+    return [Built(kind, options_of(kind, config)) for kind in (*words, INDEXES[config.index.dense])]
 
 
 def kinds_of_words_of(collection: Collection, first: Iterable[str]) -> list[IndexKind]:

@@ -11,14 +11,9 @@ from retrieval.config import experiment
 from retrieval.recipes.towers import embedding_size
 from retrieval.runs.pipeline.run import Run
 from retrieval.runs.weights import exported_towers
-from retrieval.runs.weights.text_embedder import EMBEDDERS, TextEmbedder
+from retrieval.runs.weights.text_embedder import EMBEDDERS
 
 FIELD = "config.train.guide"
-
-
-def open_guide(run: Run) -> TextEmbedder:
-    """The guide that a run's config names, on the devices of this host, with its own tokenizer and lengths."""
-    return TextEmbedder(EMBEDDERS.towers(run, run.config.train.guide, FIELD))
 
 
 def fetch(run: Run) -> None:

@@ -116,15 +116,10 @@ def adapters_of(config: ConfigDict) -> Any:
     return importlib.import_module("retrieval.runs.weights.adapters") if config.train.lora.rank else None
 
 
-def abstract_parameters(config: ConfigDict, model: nnx.Module) -> Any:
-    """The shapes of a model's parameters, with those of its adapters."""
-    adapters, params = adapters_of(config), parameters_of(model)
-    return adapters.with_shapes(config, params) if adapters else params
-
-
 def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
-    params = abstract_parameters(config, model)
+    adapters, params = adapters_of(config), parameters_of(model)
+    params = adapters.with_shapes(config, params) if adapters else params
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
