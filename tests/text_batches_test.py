@@ -10,8 +10,9 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.parameters import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, build_towers
 from retrieval.runs.fitting import validation
+from retrieval.search.encoding import encode_any
 from retrieval.search.exact import ExactIndex
-from retrieval.search.text_batches import batches, enough, padded
+from retrieval.search.text_batches import batches, padded
 
 """Batches of texts: few shapes, so few programs; and one program at a time on a GPU."""
 
@@ -36,8 +37,14 @@ def test_every_text_is_in_one_batch_and_no_batch_is_spare(texts, batch_tokens):
 
 def test_texts_that_fit_into_one_batch_are_one():
     rows = [[1] * length for length in range(1, 65)]
-    [(places, ids_BL)] = batches(rows, size_of(enough(1 << 18, len(rows), 64)), 64)
+    [(places, ids_BL)] = batches(rows, size_of(64 * len(rows)), 64)
     assert len(places) == 64 and ids_BL.shape == (64, 64)
+
+
+def test_forty_short_texts_are_one_small_batch():
+    shapes = []
+    encode_any([[1, 2]] * 40, lambda ids: shapes.append(ids.shape) or np.zeros((len(ids), 2)), 1 << 18, 512, 1)
+    assert shapes == [(64, 16)]
 
 
 def test_a_shorter_length_goes_nowhere_where_it_would_need_a_batch_more():

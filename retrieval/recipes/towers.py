@@ -21,7 +21,6 @@ from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.inference import Inference
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
-from retrieval.search.text_batches import enough
 from retrieval.search.vector_codes import Form
 
 
@@ -103,8 +102,7 @@ class Embedder:
     def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Token ids of N texts to embeddings [N, E], in memory; `tower` is what `queries` or `documents` gave."""
         longest = longest_text(self._config)
-        batch_tokens = enough(self._config.encode.batch_tokens, len(tokens), longest)
-        return encode_rows(tokens, tower, batch_tokens, longest, self._mesh.size)
+        return encode_rows(tokens, tower, self._config.encode.batch_tokens, longest, self._mesh.size)
 
 
 def _encode_query(towers: Any, text: Text) -> jax.Array:

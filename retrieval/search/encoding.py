@@ -27,7 +27,7 @@ from retrieval.common.errors import UserError
 from retrieval.common.runtime import hosts
 from retrieval.search import sharded_map, vector_codes
 from retrieval.search.sharded_map import Shards
-from retrieval.search.text_batches import batches, enough, few, padded, rounded
+from retrieval.search.text_batches import batches, few, padded, rounded
 from retrieval.search.vector_codes import Form
 
 _log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def encode(
       UserError: there are not `total` texts, or an embedding is not finite.
     """
 
-    batch_tokens, reused, rows_made = enough(batch_tokens, total, longest), 0, 0
+    batch_tokens, reused, rows_made = min(batch_tokens, few(total or 1) * longest), 0, 0
     befores = [each for folder in older if form and (each := _Older.of(folder, name, form))]
 
     def make(members: Sequence[tuple[str, T]], move: Callable[[int], Any]) -> Shard:
@@ -107,8 +107,7 @@ def encode(
             new = [rows[place] for place in np.flatnonzero(is_new_N)]
             move(len(rows) - len(new))
             if new:
-                size = enough(batch_tokens, len(new), longest)
-                stored_NS[is_new_N] = form.encode(encode_rows(new, embed, size, **sizes))
+                stored_NS[is_new_N] = form.encode(encode_rows(new, embed, batch_tokens, **sizes))
             reused, rows_made = reused + len(rows) - len(new), rows_made + len(rows)
         else:
             stored_NS = encode_rows(tokenised(), embed, batch_tokens, **sizes)
@@ -264,16 +263,18 @@ def encode_rows(
     """The embeddings [N, E] of rows, in their order; [0, 0] of none.
 
     Args:
-      tokens: of each row; made in a thread where they are made as they are read.
+      tokens: of each row; made in a thread where they are made as they are read. A batch has no more rows than a
+        sequence of them, rounded up to a power of 2.
       batch_tokens, longest, multiple: as in `encode`.
       move: is told how many rows a batch had, when it is embedded.
 
     Raises:
       UserError: an embedding is not finite.
     """
+    most = few(len(tokens) or 1) if isinstance(tokens, Sequence) else batch_tokens
 
     def size(length: int) -> int:
-        return max(multiple, batch_tokens // length // multiple * multiple)
+        return max(multiple, min(batch_tokens // length, most) // multiple * multiple)
 
     with closing(sharded_map.ahead(batches(tokens, size, longest), _AHEAD)) as made:
         # A pair has the next batch too: JAX computes it while the results of this one are on their way.

@@ -55,11 +55,6 @@ def few(rows: int, multiple: int = 1) -> int:
     return -(-(1 << (rows - 1).bit_length()) // multiple) * multiple
 
 
-def enough(batch_tokens: int, texts: int, longest: int) -> int:
-    """The padded tokens of a batch, or fewer where so many texts of up to a length are not as many."""
-    return min(batch_tokens, few(max(1, texts)) * longest)
-
-
 def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
     """Token ids as an array [count, length], `FILLER` behind each row and behind the last."""
     ids = np.full((count, length), FILLER, np.int32)

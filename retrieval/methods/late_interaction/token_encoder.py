@@ -82,7 +82,8 @@ class TokenEncoder:
         vectors: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(rows)
 
         def size(length: int) -> int:
-            return max(self._devices, self._config.encode.batch_tokens // length // self._devices * self._devices)
+            most = min(self._config.encode.batch_tokens // length, text_batches.few(len(rows)))
+            return max(self._devices, most // self._devices * self._devices)
 
         for places, ids_BL in text_batches.batches(rows, size, self._config.data.document_length):
             mask_BL = self._rules.of_documents(ids_BL) == SCORED
