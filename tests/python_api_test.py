@@ -99,7 +99,7 @@ def test_a_filter_is_exact_and_hits_carry_metadata(model, kind):
         ({"lang": "de"}, lambda record: record["lang"] == "de"),
         ({"n": [1, 7, 39]}, lambda record: record["n"] in (1, 7, 39)),
         (lambda metadata: metadata["n"] > 37, lambda record: record["n"] > 37),
-        ({"lang": "fr"}, lambda record: False),
+        ({"lang": {"fr"}}, lambda record: False),
     ):
         hits, others = index.search("red fox", k, filter=some), index.search("red fox", 40)
         expected = [hit for hit in others if fits(hit.metadata)][:k]
@@ -111,6 +111,8 @@ def test_a_filter_is_exact_and_hits_carry_metadata(model, kind):
     assert hits == [] and others[0].metadata.keys() == {"lang", "n"}
     with pytest.raises(UserError, match=r"filter='de': a dict like"):
         index.search("red fox", filter="de")
+    with pytest.raises(UserError, match="no document has 'lagn' as metadata"):
+        index.search("red fox", filter={"lagn": "de"})
 
 
 @pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid", "quantised"])

@@ -79,7 +79,7 @@ def test_it_is_exported_and_read_back(trained, exported):
 
 def test_its_model_reranks_from_python(trained):
     model, texts = retrieval.load(trained.folder), ["the red fox eats grass", "nothing", "red fox " * 30]
-    hits = model.rerank("what does the red fox eat?", [*texts, {"id": "a", "title": "Fox", "text": "grass"}])
+    hits = model.rerank("what does the red fox eat?", [*texts, {"id": "a", "title": "Fox", "text": "grass", "n": 1}])
     vocabulary, data = trained.load_vocabulary(), trained.config.data
     documents = [Candidate(str(place), "", text) for place, text in enumerate(texts)] + [Candidate("a", "Fox", "grass")]
     ours = JoinedRows(vocabulary, data.document_length, data.query_length)
@@ -92,6 +92,7 @@ def test_its_model_reranks_from_python(trained):
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)
     assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []
+    assert {hit.id: hit.metadata for hit in model.rerank("fox", hits)}["a"] == {"n": 1}
     scorer = TRAINED["reranker"].open(trained, "", "")
     rows, scores = scorer.rows_of("what does the red fox eat?", documents), [expected[each.id] for each in documents]
     logits = scorer.logits(rows)

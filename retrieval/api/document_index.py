@@ -1,5 +1,6 @@
 """Documents that can be searched: what `Model.index` returns."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 from retrieval.api import stored_index
 from retrieval.api.document_texts import Document, candidates, checked_text, is_list
 from retrieval.api.stored_index import StoredIndex
+from retrieval.common import files
 from retrieval.common.errors import UserError
+from retrieval.common.runtime.store import is_url
 from retrieval.data.sets.beir import Candidate
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
 
@@ -108,7 +111,7 @@ class DocumentIndex:
             return []
         systems = self._systems
         if filter is not None:
-            allowed_N = np.array([_fits(filter, metadata) for metadata in self._metadata], bool)
+            allowed_N = np.array(list(map(_fitting(filter, self._metadata), self._metadata)), bool)
             each = self._searchers.items()
             systems = self._side_by_side({name: filtered(of, allowed_N, name == _APPROXIMATE) for name, of in each})
         scores_QK, rows_QK = systems.search(queries, min(k, len(self)), [self.system])[self.system]
@@ -122,6 +125,8 @@ class DocumentIndex:
         """
         if self._stored is None:
             raise UserError("the index is a part of its run: load the run, and call model.index()")
+        if is_url(str(folder)):
+            raise UserError(f"{folder}: an index is saved on this machine: name a folder of it, and copy that")
         stored_index.write(Path(folder).expanduser(), self._stored)
 
     def _side_by_side(self, searchers: Mapping[str, Search]) -> SideBySide:
@@ -165,19 +170,27 @@ def filtered(search: Search, allowed_N: np.ndarray, is_approximate: bool) -> Sea
     return in_blocks
 
 
-def _fits(filter: Filter, metadata: Mapping[str, Any]) -> bool:
+def _fitting(filter: Filter, metadata: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether the metadata of a document is what a filter wants.
+
+    Raises:
+      UserError: it is none, or names what no document has.
+    """
     if callable(filter):
-        return bool(filter(metadata))
+        return lambda of: bool(filter(of))
     if not isinstance(filter, Mapping):
         raise UserError(f"filter={filter!r}: a dict like {{'lang': 'en'}}, or a function of the metadata, is needed")
-    pairs = ((metadata.get(name), value) for name, value in filter.items())
-    return all(own in value if isinstance(value, list | tuple | set) else own == value for own, value in pairs)
+    lists = {name: list(value) if is_list(value) else [value] for name, value in filter.items()}
+    wanted = json.loads(files.json_line(lists, "filter"))  # metadata are values of JSON, too
+    if metadata and (lacking := [name for name in wanted if not any(name in of for of in metadata)]):
+        raise UserError(f"filter: no document has '{lacking[0]}' as metadata; passages of files and of runs have none")
+    return lambda of: all(of.get(name) in values for name, values in wanted.items())
 
 
-def check_count(k: object) -> None:
-    """Checks how many results are asked for: a whole number of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k={k!r}: a whole number of at least 1 is needed")
+def check_count(count: object, name: str = "k", least: int = 1) -> None:
+    """Checks how many of something are asked for."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
+        raise UserError(f"{name}={count!r}: a whole number of at least {least} is needed")
 
 
 def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
@@ -188,6 +201,13 @@ def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.nda
 def hit_of(document: Candidate, score: float) -> Hit:
     """A document as a hit."""
     return Hit(document.id, document.title, document.text, score, document.section, document.url)
+
+
+def hits_of_documents(documents: Sequence[Document | Hit]) -> list[Hit]:
+    """Hits as they are; texts and records as hits of score 0, with their metadata."""
+    documents = list(documents) if is_list(documents) else documents
+    each = zip(documents, candidates_of(documents), stored_index.metadata_of(documents))
+    return [of if isinstance(of, Hit) else hit_of(one, 0.0)._replace(metadata=more) for of, one, more in each]
 
 
 def candidates_of(documents: Sequence[Document | Hit]) -> list[Candidate]:

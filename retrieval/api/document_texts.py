@@ -23,7 +23,7 @@ from retrieval.runs.ranking.collection import Collection
 
 Document = str | Mapping[str, str]
 
-_IDS = ("id", "_id")
+_IDS = ("_id", "id", "docid")
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
@@ -180,7 +180,8 @@ def _candidate(document: Document, place: int) -> Candidate:
 
 def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:
     """The first of some fields of a record that is there, a text or a number; '' where none is."""
-    value = next((document[name] for name in names if document.get(name) not in (None, "")), "")
+    values = (document[name] for name in names if document.get(name) is not None)
+    value = next((value for value in values if not isinstance(value, str) or value), "")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
         raise UserError(f"document {place}: '{names[0]}' is {value!r}, where a text belongs"[:300])
     return checked_text(str(value), f"document {place}: '{names[0]}'")

@@ -94,7 +94,7 @@ def run(
     """
     if not isinstance(overrides or {}, Mapping):
         raise UserError(f"overrides={overrides!r}: fields and values are needed, such as {{'train.steps': 100}}"[:300])
-    names = [stages] if isinstance(stages, str) else list(stages)
+    names = [stages] if isinstance(stages, str) else list(stages or ())
     flags = {"config": config, **{f"config.{name}": of for name, of in (overrides or {}).items()}}
     flags |= {"stage": ",".join(names)} if names else {}
     return run_program(flags, workdir, (lambda line: True) if quiet else _shown)

@@ -2,6 +2,7 @@
 
 import functools
 import numbers
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import scipy.sparse
 
 from retrieval.api import answering, document_texts, stored_index
 from retrieval.api.answering import Answer, Answerer
-from retrieval.api.document_index import DocumentIndex, Hit, candidates_of, check_count, hit_of
+from retrieval.api.document_index import DocumentIndex, Hit, candidates_of, check_count, hits_of_documents
 from retrieval.api.document_texts import Document, candidates, check_query, checked_queries, is_list
-from retrieval.api.stored_index import StoredIndex
+from retrieval.api.stored_index import USUAL, StoredIndex
 from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.runtime import hub
 from retrieval.common.runtime.model_folder import QUERY
+from retrieval.common.runtime.store import is_url
 from retrieval.config.fields import check_value, declared
 from retrieval.data.tokenizers import prompts
 from retrieval.recipes.recipe import recipe_of
@@ -30,6 +33,8 @@ from retrieval.runs.weights.trained_model import TRAINED, is_place
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 
+Encoder = TowerEncoder | VectorEncoder
+
 _READS_THE_INDEXES = "search"  # a stage that reads what is copied down of a run on a store
 _RERANKER = "config.rerank.model"
 _SHOWN = 256  # texts between two states of a bar
@@ -41,13 +46,14 @@ class Model:
     They answer alike in any thread, and keep the order of what they get.
     """
 
-    def __init__(self, encoder: TowerEncoder | VectorEncoder | None, place: str, run: Run | None = None):
+    def __init__(self, encoder: Encoder | None, place: str, run: Run | None = None, chosen: tuple[Any, ...] = USUAL):
         """Args:
         encoder: None where there is a reranker or a reader alone.
         place: where the model is, for people.
         run: whose passages, reranker and reader these are; None for an export.
+        chosen: the further arguments of `retrieval.load`.
         """
-        self._run, self._place, self._loaded = run, place, encoder
+        self._run, self._place, self._loaded, self._chosen = run, place, encoder, chosen
 
     def __repr__(self) -> str:
         return f"Model({self._place})"
@@ -67,7 +73,8 @@ class Model:
         Args:
           queries, documents: what `encode_query` and `encode_document` give; one of towers may be a vector.
         """
-        if isinstance(queries, list):  # of late interaction
+        if self.similarity_fn_name == "MaxSim":
+            queries, documents = ([each] if isinstance(each, np.ndarray) else each for each in (queries, documents))
             scores = [
                 [(query @ document.T).max(axis=1, initial=-np.inf).sum() for document in documents] for query in queries
             ]
@@ -154,11 +161,10 @@ class Model:
     def _finished(self, made: Any, is_one: bool, normalizes: bool, truncate_dim: int | None) -> Any:
         """Embeddings as they were asked for."""
         if normalizes or truncate_dim:
-            if (truncate_dim or 0) < 0:
-                raise UserError(f"truncate_dim={truncate_dim}: dimensions to keep are needed, or None for all")
+            check_count(truncate_dim or 0, "truncate_dim", 0)
             if not isinstance(made, np.ndarray):
                 raise UserError(f"{self._place} makes no embedding of a text: leave out truncate_dim and the norm")
-            made = made[:, :truncate_dim]
+            made = made[:, : truncate_dim or None]
             made = _normalised(made) if normalizes else made
         return made[0] if is_one and not scipy.sparse.issparse(made) else made
 
@@ -219,10 +225,10 @@ class Model:
         encoder = self._encoder
         if kind not in (*INDEXES, HYBRID):
             raise unknown_name("kind of index", str(kind), [*INDEXES, HYBRID])
-        if weight is not None and not (isinstance(weight, numbers.Real) and 0 <= weight <= 1):
-            raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed")
+        if weight is not None and not (kind == HYBRID and isinstance(weight, numbers.Real) and 0 <= weight <= 1):
+            raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed, and kind='hybrid'")
         usual = fused.weight_of(self._run, self._run.chain).dense if self._run else encoder.config.fuse.dense_weight
-        of_dense: float = usual if weight is None else weight
+        of_dense = float(usual if weight is None else weight)
         of_index = self._run.owner("index").config if self._run and documents is None else encoder.config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         changes = {f"index.{name}": value for name, value in options.items() if value is not None}
@@ -248,7 +254,10 @@ class Model:
             self._check_options(each, changes)
         arrays = {} if kinds[-1].of_words else encoder.stored(texts)
         names = [each.name for each in kinds]
-        stored = StoredIndex(self._place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays)
+        place = self._place if is_url(self._place) or hub.is_name(self._place) else os.path.abspath(self._place)
+        stored = StoredIndex(
+            place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays, self._chosen
+        )
         return self.over_stored(stored)
 
     def over_stored(self, stored: StoredIndex, is_checked: bool = True) -> DocumentIndex:
@@ -261,6 +270,8 @@ class Model:
           UserError: another model has.
         """
         if stored.arrays and not is_checked:
+            if (chosen := tuple(stored.chosen)) != self._chosen:
+                raise UserError(f"the index is of a model that was loaded with {chosen}, not {tuple(self._chosen)}")
             stored_index.check_model(stored, self._encoder.stored(stored.documents[:1]), self._place)
         built = {name: self._built(INDEXES[name], stored) for name in stored.kinds}
         return DocumentIndex(stored.documents, built, stored.weight, self._merged, stored)
@@ -292,10 +303,10 @@ class Model:
           UserError: the run has no reranker, or a document is none.
         """
         check_query(query)
-        passages = candidates_of(documents)
-        scores = self._reranker.scores_of(query, passages).tolist()
+        passages = hits_of_documents(documents)
+        scores = self._reranker.scores_of(query, candidates_of(passages)).tolist()
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
-        return [hit_of(passages[place], scores[place]) for place in order]
+        return [passages[place]._replace(score=scores[place]) for place in order]
 
     def answer(self, question: str, passages: Sequence[Document | Hit] | None = None, k: int = 1) -> list[Answer]:
         """The best `k` answers to a question, best first; fewer where there are fewer.
@@ -310,12 +321,8 @@ class Model:
         check_query(question)
         check_count(k)
         answerer = self._answerer
-        if passages is None:
-            hits = self._own_passages.search(question, answerer.paragraphs)
-        else:
-            passages = list(passages) if is_list(passages) else passages
-            scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
-            hits = list(map(hit_of, candidates_of(passages), scores))
+        own = passages is None
+        hits = self._own_passages.search(question, answerer.paragraphs) if own else hits_of_documents(passages)
         return answerer.answers(question, hits, k)
 
     @functools.cached_property
@@ -351,7 +358,7 @@ class Model:
         return kind.open(run, model, _RERANKER)
 
     @property
-    def _encoder(self) -> TowerEncoder | VectorEncoder:
+    def _encoder(self) -> Encoder:
         if self._loaded is None:
             raise UserError(f"{self._place}: the model embeds nothing: call rerank or answer, or load a run of towers")
         return self._loaded
@@ -385,8 +392,7 @@ class Model:
 
 def _in_parts(encode: Callable[[Sequence[Any]], Any], texts: Sequence[Any], batch_size: int, shows: bool) -> Any:
     """What an encoder makes of texts, so many at a time."""
-    if batch_size < 0:
-        raise UserError(f"batch_size={batch_size}: a whole number of texts is needed, or 0 for the usual one")
+    check_count(batch_size or 0, "batch_size", 0)
     size = batch_size or (_SHOWN if shows else 0) or max(1, len(texts))
     parts: Any = [texts[start : start + size] for start in range(0, max(1, len(texts)), size)]
     made = list(map(encode, terminal.progress(parts, desc="encode") if shows else parts))

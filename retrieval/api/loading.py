@@ -21,6 +21,7 @@ from retrieval.runs.weights import exported_towers, trained_run
 from retrieval.runs.weights.exported_towers import Chosen, LoadedTowers
 from retrieval.runs.weights.trained_model import TRAINED
 
+_BATCH_TOKENS = 16_384  # of a published model: larger batches of texts of many lengths are mostly padding
 _READS_THE_MODEL = "export"  # a stage that reads what is copied down of a run on a store
 
 
@@ -43,12 +44,12 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
     folder = copy.folder if copy else hub.path(path)
     if is_encoder(folder):
         config = experiment.defaults()
-        config.model.dtype = "float32"
+        config.model.dtype, config.encode.batch_tokens = "float32", _BATCH_TOKENS
         for kind in TRAINED.values():
             if encoder := kind.read_folder(config, folder):
                 _check_nothing_chosen(kind.name, chosen)
                 return Model(VectorEncoder(encoder, kind), path)
-        return Model(TowerEncoder(exported_towers.read(folder, config, chosen)), path)
+        return Model(TowerEncoder(exported_towers.read(folder, config, chosen)), path, chosen=chosen)
     if not (folder / preflight.CONFIG).exists():
         raise UserError(f"{path}: neither a work directory nor a folder of a published model{hub_hint(path)}")
     if any(chosen[:2]):
@@ -64,7 +65,7 @@ def load(path: str | Path, query_prompt: str = "", document_prompt: str = "", tr
     return of_run(run, truncate_dim)
 
 
-def load_index(folder: str | Path, model: Model | None = None) -> DocumentIndex:
+def load_index(folder: str | Path, model: Model | str | Path | None = None) -> DocumentIndex:
     """The index that `DocumentIndex.save` wrote.
 
     Args:
@@ -74,7 +75,8 @@ def load_index(folder: str | Path, model: Model | None = None) -> DocumentIndex:
       UserError: it is damaged, or of another model.
     """
     stored = stored_index.read(Path(folder).expanduser())
-    return (model or load(stored.model)).over_stored(stored, is_checked=False)
+    model = load(model) if isinstance(model, str | Path) else model
+    return (model or load(stored.model, *stored.chosen)).over_stored(stored, is_checked=False)
 
 
 def of_run(run: Run, truncate_dim: int = 0) -> Model:
@@ -95,7 +97,7 @@ def of_run(run: Run, truncate_dim: int = 0) -> Model:
     vocabulary = run.load_vocabulary()
     params = parameters_of(trained_run.load_towers(run, len(vocabulary)))
     exported = LoadedTowers(config.copy_and_resolve_references(), vocabulary, params)
-    return Model(TowerEncoder(exported), run.display_path, run)
+    return Model(TowerEncoder(exported), run.display_path, run, ("", "", truncate_dim))
 
 
 def _check_nothing_chosen(kind: str, chosen: Chosen) -> None:

@@ -23,9 +23,11 @@ from retrieval.data.sets.beir import Candidate
 Arrays = dict[str, np.ndarray]
 
 _INDEX, _DOCUMENTS, _ARRAYS = "index.json", "documents.jsonl", "arrays.npz"
+_FILES = {_INDEX, _DOCUMENTS, _ARRAYS, files.MANIFEST}
+USUAL = ("", "", 0)  # of what `retrieval.load` lets one choose
 _FIELDS = ("id", "title", "text", "section", "url")
 _values = operator.attrgetter(*_FIELDS)
-_NO_METADATA = {*_FIELDS, "_id"}
+_NO_METADATA = {*_FIELDS, "_id", "docid"}
 _AGAIN = "save the index again"
 _NEAR = 1e-3  # of the largest number: what another device may differ by
 
@@ -40,6 +42,7 @@ class StoredIndex(NamedTuple):
       options: of the index, as `Model.index` takes them.
       metadata: of each document what its record has besides.
       arrays: of what the model made of the documents.
+      chosen: prompts and dimensions that the model was loaded with.
     """
 
     model: str
@@ -49,28 +52,32 @@ class StoredIndex(NamedTuple):
     documents: Sequence[Candidate]
     metadata: Sequence[Mapping[str, Any]]
     arrays: Arrays
+    chosen: Sequence[Any] = USUAL
 
 
 def metadata_of(documents: Iterable[Any]) -> list[dict[str, Any]]:
-    """What records have beside the fields of a document; of a text nothing."""
+    """What records have beside the fields of a document, as values of JSON; of a text nothing."""
     records = (document if isinstance(document, Mapping) else {} for document in documents)
-    return [{name: value for name, value in record.items() if name not in _NO_METADATA} for record in records]
+    kept = ({name: value for name, value in record.items() if name not in _NO_METADATA} for record in records)
+    lines = (files.json_line(more, f"document {place}: its metadata") for place, more in enumerate(kept))
+    return list(map(json.loads, lines))
 
 
 def write(folder: Path, index: StoredIndex) -> None:
     """Writes an index into a folder that is new or empty, or has an index in its place; the manifest comes last."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / _INDEX).exists():
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _FILES):
         raise UserError(f"{folder}: there is something else than an index; name a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    files.remove(folder / files.MANIFEST)
     rows = ([*_values(document), more] for document, more in zip(index.documents, index.metadata))
     lines = [files.json_line(row, f"document {place}: its metadata") for place, row in enumerate(rows)]
+    folder.mkdir(parents=True, exist_ok=True)
+    files.remove(folder / files.MANIFEST)
     files.write_text(folder / _DOCUMENTS, "".join(lines))
     files.remove(folder / _ARRAYS)
     if index.arrays:
         with files.atomic(folder / _ARRAYS) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, **index.arrays)
     about = {"model": index.model, "kinds": list(index.kinds), "weight": index.weight, "options": dict(index.options)}
+    about["chosen"] = list(index.chosen)
     files.write_json(folder / _INDEX, about)
     files.write_manifest(folder)
 
@@ -100,7 +107,7 @@ def check_model(index: StoredIndex, first: Arrays, model: str) -> None:
       model: what it is, for the error.
     """
     for name, made in first.items():
-        stored = index.arrays[name][: len(made)]
+        stored = index.arrays.get(name, np.zeros(0))[: len(made)]
         if stored.shape != made.shape or not np.allclose(
             stored, made, rtol=0, atol=_NEAR * np.abs(stored).max(initial=1e-9)
         ):

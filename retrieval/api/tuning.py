@@ -131,5 +131,4 @@ def _records(rows: Any, what: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_missing(value: Any) -> bool:
-    is_nan = isinstance(value, numbers.Real) and value != value
-    return value is None or type(value).__name__ in _MISSING or is_nan
+    return value is None or type(value).__name__ in _MISSING or (isinstance(value, numbers.Real) and value != value)

@@ -164,7 +164,7 @@ def json_line(value: Any, where: str) -> str:
 
 def _plain(value: Any) -> Any:
     for method in ("isoformat", "tolist"):  # of dates; of numbers and arrays
-        if hasattr(value, method):
+        if hasattr(value, method) and type(value).__name__ != "datetime64":  # which may count nanoseconds
             return getattr(value, method)()
     raise TypeError(f"{value!r:.40} is of type {type(value).__name__}")
 

@@ -70,7 +70,6 @@ def package(what: str, name: str, extra: str) -> Any:
 
 if TYPE_CHECKING:
     import ir_measures
-    import matplotlib
     import seqio
     import tensorflow as tf
     from clu import metric_writers as clu_writers
@@ -78,6 +77,6 @@ if TYPE_CHECKING:
     from matplotlib import ticker as tickers
     from scipy import special
 else:
-    ir_measures, matplotlib, seqio, tf = map(_Late, ("ir_measures", "matplotlib", "seqio", "tensorflow"))
+    ir_measures, seqio, tf = map(_Late, ("ir_measures", "seqio", "tensorflow"))
     clu_writers, figures, tickers = map(_Late, ("clu.metric_writers", "matplotlib.figure", "matplotlib.ticker"))
     special = _Late("scipy.special")

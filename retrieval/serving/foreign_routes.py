@@ -171,8 +171,10 @@ async def _info(engine: Engine, values: Values) -> Any:
 
 async def _predict(engine: Engine, values: Values) -> Any:
     parameters = values["parameters"]
-    name = str(parameters.get("prompt_name", DOCUMENT))
-    write = _writer(engine, parameters.get("dimensions"))
+    name, dimensions = parameters.get("prompt_name") or DOCUMENT, parameters.get("dimensions")
+    if not isinstance(name, str) or type(dimensions or 1) is not int:
+        raise FieldError("parameters: 'prompt_name' is a text, and 'dimensions' a whole number", field="parameters")
+    write = _writer(engine, dimensions)
     embeddings, *_ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
     return b'{"predictions":[' + b",".join(embeddings) + b"]}"
 

@@ -1,6 +1,5 @@
 """What may be asked: operations and their fields, each of which is read or refused with a sentence, and described."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, unknown_name
+from retrieval.common.parsing import foreign_json
 from retrieval.serving.responses import EMPTY, MANY, FieldError, RefusedError
 
 Values = dict[str, Any]
@@ -145,10 +145,7 @@ async def _body(request: Request, longest: int) -> dict[str, Any]:
                 raise RefusedError(413, f"the body has more than {longest} bytes: ask for less at a time")
     except ClientDisconnect as error:  # whom no answer reaches
         raise RefusedError(400, "the body was cut off") from error
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"the body is not valid JSON ({error})"[:300]) from error
+    value = foreign_json.parse(bytes(body), "the body", 'send {"query": "..."}')
     if not isinstance(value, dict):
         raise UserError('the body is no JSON object: send {"query": "..."}')
     return value
