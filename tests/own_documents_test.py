@@ -122,7 +122,7 @@ def test_named_fields_and_a_collection_without_names(tmp_path):
 
 def test_records_say_where_they_are(tmp_path):
     """BEIR's in their metadata; what runs a script, or is no address, is none."""
-    told = ("https://a.example/x", "/docs/x", "javascript:run()", "java\nscript:run()", " FTP://a.example", None, ["a"])
+    told = ("https://a.example/x", "/docs/x", "javascript:x()", "http://[a", "java\nscript:x()", "FTP:a", None, [1])
     records = [{"id": str(number), "text": "Words.", "url": url} for number, url in enumerate(told)]
     records += [{"id": "m", "text": "Words.", "metadata": {"url": "http://b.example", "link": "c"}}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

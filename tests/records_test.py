@@ -73,6 +73,7 @@ FLAT = [
     ({"sentence1": "q", "sentence2": "a"}, Example("q", texts("a"))),
     ({"query": "q", "document": "a", "label": False}, Example("q", (), texts("a"))),
     ({"query": "q", "document": "a", "label": 0.0}, Example("q", (), texts("a"))),
+    ({"query": "q", "answer": "a", "label": "not relevant"}, Example("q", (), texts("a"))),
 ]
 
 

@@ -110,6 +110,7 @@ def test_questions_differing_in_space_or_case_are_one():
     value = questions(200)
     for i in range(100, 200):
         value.queries[f"q{i}"] = value.queries[f"q{i - 100}"].upper().replace(" ", "  ") + " "
+    assert splits.wording("Café") == splits.wording("cafe") and splits.wording("ハス") != splits.wording("バス")
     for seed in range(3):
         test, training = split(value, 0.5, 0.2, seed)
         sides = [test.queries, *training.qrels.values()]

@@ -150,8 +150,8 @@ def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
     for at, line in text_files.lines(path):
         fields = line.split()
         width = width or (len(fields) if len(fields) in _FORMS else 6)
-        if len(fields) != width:
-            raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}")
+        if len(fields) != width or "\0" in line:
+            raise UserError(f"{at}: {len(fields)} columns, or a NUL; expected {width}: {_FORMS[width][0]}")
         candidate, rank, score = _FORMS[width][1]
         yield at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score]
 

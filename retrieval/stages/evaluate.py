@@ -188,7 +188,8 @@ def by_judgements(value: Judged, ranking: Ranking, wanted: Sequence[str]) -> Ite
     query_ids, wanted = list(value.queries), metrics_of_judgements(value, wanted)
     for rule, qrels in value.qrels.items():
         # Rules of ReQA and of documents, which BEIR's folders lack, ask for the first that answers, if several do, too.
-        hits = max(map(len, qrels.values())) == 1 or bool({relevance.PAIR, relevance.DOCUMENT} & value.qrels.keys())
+        right = max(sum(grade > 0 for grade in of.values()) for of in qrels.values())
+        hits = right <= 1 or bool({relevance.PAIR, relevance.DOCUMENT} & value.qrels.keys())
         names = wanted or (HITS if hits else RANKING)
         values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
         yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)

@@ -54,10 +54,13 @@ def rows(path: Path, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]
     """The values of some columns, each row after the place where it stands. Row groups are read one after the other.
 
     Raises:
-      UserError: the file is no whole Parquet file, a text is not UTF-8, or a value is longer than MOST_BYTES.
+      UserError: the file is no whole Parquet file, a text is not UTF-8, a value is longer than MOST_BYTES, or two
+        columns have one name.
     """
     number = 0
     with _opened(path) as file:
+        if twice := [name for name in names if file.schema_arrow.names.count(name) > 1]:
+            raise UserError(f"{path}: two columns are called '{twice[0]}'; give one another name")
         for batch in file.iter_batches(_ROWS, columns=list(names)):
             for values in zip(*(batch.column(name).to_pylist() for name in names)):
                 number += 1
@@ -78,5 +81,6 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: a text is not UTF-8 ({error}); write the file again") from error
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: no whole Parquet file ({first_line(error)}); copy it again") from error
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        what = f"no whole Parquet file, or a column is of a type that is not read ({first_line(error)})"
+        raise UserError(f"{path}: {what}; copy it again, or write the column as text") from error

@@ -48,6 +48,10 @@ def other_addresses(id: str) -> Iterator[str]:
 def checked(url: str) -> str:
     """An address that a page may link to: http, https or relative; '' for others, such as one that runs a script."""
     url = url.strip()
+    try:
+        urlsplit(url)
+    except ValueError:
+        return ""
     scheme = _SCHEME.match(url)
     is_safe = url.isprintable() and (not scheme or scheme[1].lower() in ("http", "https"))
     return url if is_safe else ""

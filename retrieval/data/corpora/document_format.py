@@ -26,7 +26,7 @@ from retrieval.data.formats import Format, Formats
 _log = logging.getLogger(__name__)
 
 _SHOWN = 40  # characters of a field's name in an error: it may be the text of a row
-NOT_IN_IDS = "\t\n\r\v\f"  # they end a field or a line of the files that name documents
+NOT_IN_IDS = "\t\n\r\v\f\0"  # they end a field, a line or an id of the files that name documents
 _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 

@@ -28,7 +28,8 @@ class JsonDocuments(RecordFormat):
         for at, record in text_files.objects(path, self.example):
             if isinstance(metadata := record.get("metadata"), dict):  # BEIR's
                 record = {f"metadata.{name}": value for name, value in metadata.items()} | record
-            yield at, columns(list(record), fields, at), record
+            names = [name for name in record if record[name] or name != "url" or fields.get("url")]
+            yield at, columns(names, fields, at), record
 
 
 @register

@@ -28,13 +28,17 @@ def split(text: str) -> tuple[str, str]:
         fenced = _FENCED.match(text)
         if not fenced or len(fenced[2]) > _LONGEST:
             return "", text
-        fields = (yaml.safe_load if fenced[1] == "---" else tomllib.loads)(fenced[2]) or {}
-        return _title(fields), text[fenced.end() :]
+        fields = yaml.BaseLoader(fenced[2]).get_single_data() if fenced[1] == "---" else tomllib.loads(fenced[2])
+        return _title(fields or {}), text[fenced.end() :]
     except (AttributeError, ValueError, RecursionError, yaml.YAMLError):  # something else between two rules
         return "", text
 
 
 def _title(fields: Any) -> str:
-    """The field of that name; a list of lists that refer to each other may be endless, and is none."""
+    """The field of that name as it is written, of which halves of surrogate pairs are joined or replaced.
+
+    A list of lists that refer to each other may be endless, and is none.
+    """
     title = {str(name).lower(): value for name, value in fields.items()}.get("title")
-    return "" if title is None or isinstance(title, list | dict) else str(title)
+    is_none = title in (None, "~", "null") or isinstance(title, list | dict)
+    return "" if is_none else str(title).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -41,7 +41,9 @@ _UNLINKED, _FEWEST_LINKS = 0.2, 5
 _CLOSES_ITSELF = re.compile(r"""(?:^|[\s"'])/$""")
 _ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|(\S*)))?""")
 # https://encoding.spec.whatwg.org: what pages call these is more than they say.
-_READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"), "gb2312": "gb18030"}
+_READ_AS = {**dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"), "iso-8859-9": "cp1254"}
+_READ_AS |= dict.fromkeys(("shift_jis", "shift-jis", "x-sjis", "windows-31j"), "cp932") | {"big5": "big5hkscs"}
+_READ_AS |= dict.fromkeys(("gb2312", "gbk"), "gb18030") | dict.fromkeys(("euc-kr", "ks_c_5601-1987"), "cp949")
 _NOTE = re.compile(r"\[\[([^\[\]|\n]+)(?:\|([^\[\]\n]*))?\]\](?!\()")
 _CHARSET = re.compile(
     rb"""<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
@@ -64,7 +66,7 @@ class HtmlPages(DocumentFormat):
         except UnicodeDecodeError:
             match = _CHARSET.search(data[:2048])
             charset = match[1].decode("ascii").lower() if match else "utf-8"
-            return data.decode("utf-8" if charset.startswith("u") else _READ_AS.get(charset, charset))
+            return data.decode("utf-8" if charset.startswith(("u", "raw")) else _READ_AS.get(charset, charset))
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""

@@ -26,13 +26,15 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
     """
     if (opening := text_files.first_character(path)) != "[":
         raise UserError(f"{path}: begins with '{opening}', but a JSON array of objects is needed: [{{...}}, ...]")
-    pieces = codecs.iterdecode(text_files.byte_pieces(path, _PIECE), "utf-8-sig")
+    pieces = _decoded(path)
     held, place = "", 0
     for number in itertools.count(1):
         at, value = f"{path}, record {number}", None
         while value is None:
             match, problem = (_FIRST if number == 1 else _NEXT).match(held, place), "the file is cut off"
             if match and match[1] == "]":
+                if any(piece.strip() for piece in itertools.chain([held[match.end() :]], pieces)):
+                    raise UserError(f"{path}: something stands behind the array; the file has to be [{{...}}, ...]")
                 return
             if match and match[1] and match[1] != "{":
                 raise UserError(f"{at}: not an object; the file has to be [{{...}}, ...]")
@@ -47,11 +49,14 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
             if (size := len(held) - place) > text_files.MOST_BYTES:
                 problem = f"longer than {text_files.MOST_SHOWN}; is a bracket or a quotation mark of it not closed?"
                 raise text_files.TooLargeError(f"{at}: {problem}")
-            try:
-                more = "".join(itertools.islice(pieces, 1 + size // _PIECE))
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}: not UTF-8 ({error.reason}); convert it") from error
-            if not more:
+            if not (more := "".join(itertools.islice(pieces, 1 + size // _PIECE))):
                 raise UserError(f"{at}: not valid JSON ({problem}); copy or download the file again")
             held, place = held[place:] + more, 0
         yield at, value
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    try:
+        yield from codecs.iterdecode(text_files.byte_pieces(path, _PIECE), "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason}); convert it") from error

@@ -53,12 +53,10 @@ class ParquetPairs(RecordFormat):
         ours = record_fields.renamed(dict(zip(there, there)), names, str(path))
         layout = record_fields.layout(list(ours), str(path), names)
         read = [ours[field] for field in layout.fields]
-        if twice := [name for name in read if there.count(name) > 1]:
-            raise UserError(f"{path}: two columns are called '{twice[0]}'; give one another name")
         field = ours[layout.labels] if layout.labels and layout.kind in (TWO, CLASS) else ""
         classes = parquet_files.class_names(path, field) if field else ()
         for at, record in parquet_files.rows(path, read):
-            if classes and (number := record[field]) is not None and number != -1:
+            if classes and isinstance(number := record[field], int) and number != -1:
                 if not 0 <= number < len(classes):
                     raise UserError(f"{at}: the {field} is {number}, of {len(classes)} classes, {listed(classes)}")
                 record[field] = classes[number]
@@ -79,7 +77,7 @@ class CsvPairs(RecordFormat):
         by_tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         rows = text_files.table_rows(path, lambda first: by_tabs if "\t" in first else {})
         at, header = next(rows, (str(path), []))
-        if _is_label("\t".join(header)) and not self._is_header(header, names, path):
+        if _is_label("\t".join(header)) and not self._is_header([name.strip() for name in header], names, path):
             rows, header = itertools.chain([(at, header)], rows), ["query", "positive_id"]
         header = [name.strip() for name in header]
         if twice := [name for name in header if header.count(name) > 1]:

@@ -14,7 +14,7 @@ from retrieval.data.labelled.grouping import Counts, Example, example
 from retrieval.data.labelled.id_texts import TextsOfIds
 from retrieval.data.labelled.labelled_format import LabelledFormat, Reading, Settings
 from retrieval.data.labelled.record_fields import CLASS, DOCUMENTS, TUPLE, TWO, Layout, Shape
-from retrieval.data.labelled.record_values import ALIKE, NEITHER, OF_TWO, class_name
+from retrieval.data.labelled.record_values import ALIKE, CLASSES, NEITHER, class_name
 from retrieval.data.sets.beir import Candidate
 
 Record = dict[str, Any]
@@ -115,7 +115,7 @@ def _example(record: Record, layout: Layout, texts: TextsOfIds | None, counts: C
         scores = record_values.scores(values, len(documents), len(negatives), at)
     if layout.kind == DOCUMENTS:
         documents, negatives, scores = _of_list(record, layout, documents, scores, at)
-    elif layout.labels and not negatives and (layout.kind == TWO or class_name(record[layout.labels]) in OF_TWO):
+    elif layout.labels and not negatives and (layout.kind == TWO or class_name(record[layout.labels]) in CLASSES):
         is_of_premises = layout.query == record_fields.PREMISES[0]
         if (verdict := record_values.verdict(record[layout.labels], layout.labels, is_of_premises, at)) == NEITHER:
             counts.leave_out("pairs of a class that says nothing, such as neutral", at)

@@ -8,26 +8,26 @@ from retrieval.common.errors import UserError
 from retrieval.common.parsing import scalars, text_files
 from retrieval.data.sets.beir import Candidate
 
-_LIST = re.compile(r"\s*[\[(](.*)[\])]\s*", re.DOTALL)
+_LIST = re.compile(r"\s*(?:\[(.*)\]|\((.*)\))\s*", re.DOTALL)
 _ID_FIELDS = ("docid", "_id", "id")
 # What a pair of two texts is to training, by the name of its class.
 ALIKE, NEITHER, UNLIKE = 1, 0, -1
 _VERDICTS = {
-    **dict.fromkeys(("entailment", "equivalent", "duplicate", "paraphrase"), ALIKE),
-    **dict.fromkeys(("neutral", "not_entailment", "-", "-1"), NEITHER),
-    **dict.fromkeys(("contradiction", "not_equivalent", "not_duplicate"), UNLIKE),
+    **dict.fromkeys(("entailment", "equivalent", "duplicate", "paraphrase", "relevant", "yes"), ALIKE),
+    **dict.fromkeys(("neutral", "not_entailment", "-", "-1", "none"), NEITHER),
+    **dict.fromkeys(("contradiction", "not_equivalent", "not_duplicate", "irrelevant", "not_relevant", "no"), UNLIKE),
 }
 _OF_PREMISES = {"0": ALIKE, "1": NEITHER, "2": UNLIKE}  # as SNLI and MNLI number them
 _BOOLEANS = {"true": 1, "false": 0}
-OF_TWO = {"1": ALIKE, "0": UNLIKE, "true": ALIKE, "false": UNLIKE}
+CLASSES = _VERDICTS | {"1": ALIKE, "0": UNLIKE, "true": ALIKE, "false": UNLIKE}
 _WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
 
 
 def items(value: Any) -> list[Any]:
     """The values of a list, of one that is written as a text, such as "[0.5, 0.25]" or "['d1', 'd2']", or the one."""
     if isinstance(value, str) and (written := _LIST.fullmatch(value)):
-        parts = written[1].split(",") if written[1].strip() else []
-        return [part.strip().strip("'\"") for part in parts]
+        inner = written[1] or written[2] or ""
+        return [part.strip().strip("'\"") for part in inner.split(",")] if inner.strip() else []
     return value if isinstance(value, list) else [value]
 
 
@@ -112,7 +112,7 @@ def verdict(value: Any, field: str, of_premises: bool, at: str) -> int:
       UserError: it is no known class.
     """
     name = class_name(value)
-    known = _VERDICTS | (_OF_PREMISES if of_premises else OF_TWO)
+    known = _VERDICTS | _OF_PREMISES if of_premises else CLASSES
     if name not in known:
         means = "0 (entailment), 1 (neutral) or 2 (contradiction)" if of_premises else "1 (alike) or 0"
         raise UserError(

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 ANSWERS = "answers.jsonl"
 # Of an id and a text: in MS MARCO's second version (passages, documents), of MIRACL and Tevatron, and of pyserini.
 _OTHER_NAMES = (("pid", "passage"), ("docid", "body"), ("docid", "text"), ("id", "contents"), ("id", "text"))
-_ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
+_ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f\0]+")  # what a qrels file and trec_eval can hold; run files quote blanks
 
 
 @dataclasses.dataclass
@@ -257,7 +257,7 @@ def without_empty(
     """
 
     def has_text(candidate: Candidate) -> bool:
-        return bool((candidate.title or candidate.text).strip())
+        return bool(candidate.title.strip() or candidate.text.strip())
 
     documents, empty = set[str](), set[str]()
     for candidate in candidates():
@@ -281,10 +281,10 @@ def check_id(id: str, name: str, at: str) -> str:
     """An id, called `name` where it was read, if a run file can hold it.
 
     Raises:
-      UserError: it is empty, or has white space.
+      UserError: it is empty, or has white space or NUL.
     """
-    if id.split() != [id]:
-        raise UserError(f"{at}: the {name} '{id}' is empty or has white space, which run files cannot hold; rename it")
+    if id.split() != [id] or "\0" in id:
+        raise UserError(f"{at}: the {name} {id!r} is empty or has white space or NUL, which run files cannot hold")
     return id
 
 
@@ -365,7 +365,7 @@ def _id(record: Any, at: str) -> str:
         raise UserError(f"{at}: the field '_id' is missing; rename the fields to those of {needed}")
     id = scalars.of_value(record["_id"], "_id", at)
     if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
-        raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
+        raise UserError(f"{at}: the _id {id!r} is empty, or has a tab, a line break or NUL; rename it")
     return id
 
 

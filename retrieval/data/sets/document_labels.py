@@ -91,8 +91,12 @@ def _labels(path: Path, settings: Settings, counts: Counts) -> Iterator[Label]:
         counts.leave_out("labels that call nothing right", at, not one.positives)
         for text in one.positives:
             is_bare = not text.title and (not text.text or text.id in ("", text.text))
-            id = normalize("NFC", (text.text or text.id).strip()).removeprefix("./")
-            yield Label(at, one.query, id if is_bare else _OBJECT)
+            yield Label(at, one.query, _plain(text.text or text.id) if is_bare else _OBJECT)
+
+
+def _plain(id: str) -> str:
+    """An id without what people and systems write in different ways."""
+    return normalize("NFC", id.strip()).removeprefix("./")
 
 
 def _look_up(wanted: Set[str], corpus: Path) -> tuple[dict[str, list[str]], str, str]:
@@ -101,7 +105,7 @@ def _look_up(wanted: Set[str], corpus: Path) -> tuple[dict[str, list[str]], str,
     for passage in open_domain.passages(corpus):
         count, id = count + 1, passage.id
         documents.add(document := id.rpartition(":")[0])
-        for each in {id, document} & wanted:
+        for each in {_plain(id), _plain(document)} & wanted:
             passages_of[each].append(id)
     return passages_of, id, f"Judged against {count:,} passages of {len(documents):,} documents, which labels name."
 

@@ -66,4 +66,4 @@ class LabelledSets(SetFormat):
 
 
 def _name(path: Path) -> str:
-    return path.name.partition(".")[0]
+    return path.name.strip(".").partition(".")[0]

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import logging
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,7 @@ import numpy as np
 
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.libraries import tf
+from retrieval.common.parsing import accents
 from retrieval.common.runtime import hashing
 from retrieval.data.sets import relevance
 from retrieval.data.sets.beir import RetrievalSet, Stream
@@ -117,10 +117,7 @@ def wording(question: str) -> str:
 
     SQuAD has 118 that differ so from another one.
     """
-    question = " ".join(question.split()).casefold()
-    if question.isascii():
-        return question
-    return "".join(part for part in unicodedata.normalize("NFD", question) if unicodedata.category(part) != "Mn")
+    return accents.fold(" ".join(question.split()).casefold())
 
 
 def _ordered(queries: Mapping[str, str], seed: int) -> tuple[list[str], list[str]]:

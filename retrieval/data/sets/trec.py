@@ -109,7 +109,7 @@ def read_topics(path: Path) -> dict[str, str]:
       UserError: a topic has no number or no text, or two have the same number.
     """
     topics: dict[str, str] = {}
-    _, *parts = _TOPIC.split("\n".join(line for _, line in text_files.lines(path)))
+    _, *parts = _TOPIC.split(_COMMENT.sub("", "\n".join(line for _, line in text_files.lines(path))))
     for number, (attributes, text) in enumerate(zip(parts[::2], parts[1::2]), 1):
         at, fields = f"{path}, topic {number}", _tagged(attributes or "", text)
         id, query = (next(filter(None, map(fields.get, names)), "") for names in (_NUMBERS, _TEXTS))
@@ -126,7 +126,7 @@ def read_topics(path: Path) -> dict[str, str]:
 def _tagged(attributes: str, text: str) -> dict[str, str]:
     """The text of a topic's elements and attributes; of equal ones the first counts."""
     fields = {f"@{name.lower()}": " ".join(value.split()) for name, value in _ATTRIBUTE.findall(attributes)}
-    alone, *parts = _TAG.split(_LETTERS.sub("", _CDATA.sub(r"\1", _COMMENT.sub("", text))))
+    alone, *parts = _TAG.split(_LETTERS.sub("", _CDATA.sub(r"\1", text)))
     for tag, value in zip([_ALONE, *parts[::2]], [alone, *parts[1::2]]):
         if value := " ".join(_LABEL.sub("", foreign_text.unescape(value), count=1).split()):
             fields.setdefault(tag.lower(), value)
