@@ -80,7 +80,7 @@ def test_clusters_are_of_the_model_at_their_step(whole):
     assert [counts["step"] for counts in told] == [3, 6] and told[0]["seed"] != told[1]["seed"]
     assert not np.array_equal(arrays(whole, 1)[2], arrays(whole, 2)[2])
     lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    logged = {line["step"]: line["refresh/clusters"] for line in lines if "refresh/inertia" in line}
+    logged = {line["step"]: line["refresh/clusters"] for line in lines if "refresh/least" in line}
     assert logged == {4: told[0]["clusters"], 7: told[1]["clusters"]}
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
 

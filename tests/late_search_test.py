@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from support.tiny import make_config
 
 from retrieval.common.errors import UserError
-from retrieval.methods.late_interaction import token_store
+from retrieval.methods.late_interaction import residuals, token_store
 from retrieval.methods.late_interaction.maxsim_search import best, of_candidates, ranked
 from retrieval.methods.late_interaction.maxsim_stage import check_settings
 from retrieval.methods.late_interaction.plaid import CentroidLists
@@ -74,10 +74,12 @@ def clustered():
 
 
 @pytest.mark.parametrize(("bits", "least"), [(1, 0.93), (2, 0.97), (4, 0.99)])
-def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
+def test_more_bits_are_nearer(clustered, bits, least, tmp_path, monkeypatch):
     mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1}}))
     codec = Codec.learn(clustered, len(clustered), bits, [0], mesh)
     stored = codec.encode(clustered, mesh)
+    monkeypatch.setattr(residuals, "_PIECE", 700)
+    np.testing.assert_array_equal(codec.encode(clustered, mesh), stored)
     assert stored.dtype == np.uint8 and stored.shape == (1500, codec.bytes) and codec.bytes == 4 + 2 * bits
     decoded = codec.decode(stored)
     assert (decoded * clustered).sum(axis=1).mean() > least
@@ -96,13 +98,14 @@ def test_more_bits_are_nearer(clustered, bits, least, tmp_path):
 def test_vectors_of_another_compression_are_refused(clustered, tmp_path):
     mesh = local_mesh(ConfigDict({"mesh": {"fsdp": 1}}))
     codecs = [Codec.learn(clustered[:200], 200, bits, [0], mesh) for bits in (4, 2)]
-    texts = [("a", clustered[:5]), ("b", clustered[5:7])]
+    texts = [("a", clustered[:5]), ("b", clustered[5:7]), ("c", clustered[:0])]
     codecs[0].save(path := token_store.codec_path(tmp_path, "candidates"))
     sharded_map.seal(path)
     token_store.write(
-        Shards(tmp_path, "candidates", ".npy", 2, 2), texts, list, functools.partial(codecs[0].encode, mesh=mesh)
+        Shards(tmp_path, "candidates", ".npy", 3, 2), texts, list, functools.partial(codecs[0].encode, mesh=mesh)
     )
     assert len(TokenStore(tmp_path, "candidates")[1]) == 2
+    assert set(TokenStore(tmp_path, "candidates").centroid_lists().candidates(clustered[:1], 99, 9)) == {0, 1}
     codecs[1].save(path)
     sharded_map.seal(path)
     with pytest.raises(UserError, match="7 vectors in 12 columns where 7 in 8 belong; --stage=tokens makes it again"):

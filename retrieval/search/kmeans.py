@@ -17,10 +17,12 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from retrieval.common.errors import UserError
+from retrieval.common.runtime import devices
 from retrieval.common.runtime.arrays import first_highest, is_on_cpu
 from retrieval.search.exact import finite_embeddings
+from retrieval.search.text_batches import few
 
-_PARTS, _ROWS, _PIECE = 64, 1024, 65_536  # a piece is of points whose distances are in memory
+_PARTS, _ROWS = 64, 1024
 _HIGHEST = jax.lax.Precision.HIGHEST
 
 
@@ -39,22 +41,6 @@ class Rule(NamedTuple):
     sample: int = 0
 
 
-class Clusters(NamedTuple):
-    """Clusters of points.
-
-    Attributes:
-      cluster_N: of each point the cluster whose centroid is next to it, int32; of equals the first.
-      centroid_KE: float32. A cluster without a point keeps the centroid that it had.
-      iterations: after which no centroid moved, or that were allowed.
-      inertia: the mean squared distance of points from the centroids of their clusters.
-    """
-
-    cluster_N: np.ndarray
-    centroid_KE: np.ndarray
-    iterations: int
-    inertia: float
-
-
 class _Points(NamedTuple):
     """Points [P, T, R, E], and 1 for a point and 0 for padding, [P, T, R]."""
 
@@ -62,37 +48,36 @@ class _Points(NamedTuple):
     weight: jax.Array
 
 
-def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> Clusters:
-    """Puts each point in the cluster of its nearest learned centroid; every process has, and gets, all."""
-    centroid_KE, iterations = learn_centroids(points_NE, rule, seed, mesh)
-    cluster_N = nearest(points_NE, centroid_KE, mesh)
-    parts = (slice(start, start + _PIECE) for start in range(0, len(points_NE), _PIECE))
-    squares = (np.square(points_NE[part] - centroid_KE[cluster_N[part]]).sum(dtype=np.float64) for part in parts)
-    return Clusters(cluster_N, centroid_KE, iterations, float(sum(squares)) / len(points_NE))
+def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> tuple[np.ndarray, ...]:
+    """The cluster of each point, as `nearest`, and `learn_centroids`; every process has, and gets, all."""
+    centroid_KE = learn_centroids(points_NE, rule, seed, mesh)
+    return nearest(points_NE, centroid_KE, mesh), centroid_KE
 
 
-def learn_centroids(
-    points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh
-) -> tuple[np.ndarray, int]:
-    """Lloyd's algorithm (1982) by squared distances, from points drawn by chance: centroids and iterations."""
+def learn_centroids(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> np.ndarray:
+    """Lloyd's algorithm (1982) by squared distances, from points drawn by chance: centroids, float32 [K, E].
+
+    A cluster without a point keeps the centroid that it had.
+    """
     points_NE = finite_embeddings(points_NE, "point")
     if len(points_NE) < rule.clusters:
         raise UserError(f"{len(points_NE)} points cannot be in {rule.clusters} clusters: ask for fewer clusters")
-    random, iterations = np.random.default_rng(seed), 0
+    random = np.random.default_rng(seed)
     if 0 < (most := rule.sample * rule.clusters) < len(points_NE):
         points_NE = points_NE[np.sort(random.choice(len(points_NE), most, replace=False))]
     with jax.set_mesh(mesh):
-        points, settled = _placed(points_NE, mesh), False
+        points = _placed(points_NE, mesh)
         centroid_KE = jnp.asarray(points_NE[random.choice(len(points_NE), rule.clusters, replace=False)])
-        while iterations < rule.iterations and not settled:
+        for _ in range(rule.iterations):
             last_KE, centroid_KE = centroid_KE, _improved(points, centroid_KE)
-            settled, iterations = bool((centroid_KE == last_KE).all()), iterations + 1
-    return np.asarray(centroid_KE), iterations
+            if (centroid_KE == last_KE).all():
+                break
+    return np.asarray(centroid_KE)
 
 
 def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray | jax.Array, mesh: jax.sharding.Mesh) -> np.ndarray:
     """The cluster of each point, int32 [N]: the one whose centroid is next to it, of equals the first."""
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), devices.alone():
         cluster_PTR = np.asarray(_assigned(_placed(points_NE, mesh), jnp.asarray(centroid_KE)))
     return cluster_PTR.reshape(-1)[: len(points_NE)]
 
@@ -100,7 +85,7 @@ def nearest(points_NE: np.ndarray, centroid_KE: np.ndarray | jax.Array, mesh: ja
 def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:
     """The points and their padding, the parts over all axes of the mesh."""
     parts = math.lcm(_PARTS, mesh.size)
-    rows = min(_ROWS, -(-len(points_NE) // parts))
+    rows = min(_ROWS, few(-(-len(points_NE) // parts)))
     tiles = -(-len(points_NE) // (parts * rows))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 

@@ -16,7 +16,7 @@ from retrieval.search.exact import no_results
 _FEW = 128  # queries that one thread answers
 _BLOCK = 64  # passages, of which the best one is looked at first
 _RARE = 64  # so many times as many passages as hits: an array of all of them takes longer than the hits
-_HITS = 2**26  # a hit, a passage with a term of a query, takes about 16 bytes: a GiB in all threads
+_HITS = 2**26  # a hit, a passage with a term of a query, takes about 16 bytes, any other 5: a GiB in all threads
 
 
 class SparseIndex:
@@ -39,17 +39,18 @@ class SparseIndex:
         def answer(query: int) -> None:
             terms = slice(queries.indptr[query], queries.indptr[query + 1])
             weights_TN, values = self.weights[queries.indices[terms]], queries.data[terms]
-            if weights_TN.nnz * _RARE < len(self):
-                sums = (scipy.sparse.csr_array(values[None]) @ weights_TN).sorted_indices()
-                scores, places = _best(sums.data, k)
-                rows = sums.indices[places]
-            else:
-                scores, rows = _best(weights_TN.T @ values, k)
-            scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
+            hit = None
+            if weights_TN.nnz * _RARE < len(self):  # the passages that are hit, alone
+                hit, places = np.unique(weights_TN.indices, return_inverse=True)
+                arrays = weights_TN.data, places.astype(weights_TN.indices.dtype), weights_TN.indptr
+                weights_TN = scipy.sparse.csr_array(arrays, shape=(len(values), len(hit)))
+            scores, rows = _best(weights_TN.T @ values, k)
+            scores_QK[query, : len(rows)] = scores
+            rows_QK[query, : len(rows)] = rows if hit is None else hit[rows]
 
         is_many = len(rows_QK) > _FEW
         hits = (queries.astype(bool).astype(np.int64) @ np.diff(self.weights.indptr)).max() if is_many else 0
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(1, _HITS // max(1, int(hits))))) as pool:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, max(1, _HITS // max(1, int(hits), len(self) // 3)))) as pool:
             list((pool.map if is_many else map)(answer, range(len(rows_QK))))
         return scores_QK, rows_QK
 

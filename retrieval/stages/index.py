@@ -51,8 +51,10 @@ def index(run: Run) -> dict[str, Any]:
     embedded = needs(run.config.stages) and any(collection.has_embeddings() for collection in searched)
     has_dense = bool(embedded) and _is_available(dense.kind)  # which imports TensorFlow for ScaNN
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
+    options = {name: of for kind in DENSE for name, of in options_of(INDEXES[kind], run.config).items()}
+    read = {"index.words": tuple(run.config.index.words), **options}  # what later stages take from the config
     for collection in searched:
-        hosts.tell_all(functools.partial(_note, collection.index(_READ), _read_of(run.config)))
+        hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
         for kind, options in words:
             texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)
             build = functools.partial(kind.build, texts, options)
@@ -62,12 +64,6 @@ def index(run: Run) -> dict[str, Any]:
             built[f"{collection.name}, dense"] = description
             _log.info("%s: %s", collection.name, description)
     return built
-
-
-def _read_of(config: ConfigDict) -> Options:
-    """What stages that read the indexes take from the config: which of words is first, and options of dense ones."""
-    options = {name: value for kind in DENSE for name, value in options_of(INDEXES[kind], config).items()}
-    return {"index.words": tuple(config.index.words), **options}
 
 
 def needs(stages: Sequence[str]) -> tuple[str, ...]:

@@ -80,23 +80,23 @@ class ClustersRefresh(RefreshKind):
         embedding_NE = _embedded(inputs, config, pairs.positives(record_N))
         seed = [config.seed, inputs.version]
         rule = kmeans.Rule(config.cluster.count, config.cluster.iterations, _SAMPLE)
-        clusters = kmeans.cluster(embedding_NE, rule, seed, inputs.mesh)
-        cluster_N = cluster_order.merge_small(clusters.cluster_N, clusters.centroid_KE, size)
+        made_N, centroid_KE = kmeans.cluster(embedding_NE, rule, seed, inputs.mesh)
+        cluster_N = cluster_order.merge_small(made_N, centroid_KE, size)
 
         def write(folder: Path) -> Counts:
             batches = config.mine.refresh_every * config.train.groups
             random = np.random.default_rng([*seed, _ORDER])
             rows_TG = ORDERS[config.cluster.batches](Clustered(cluster_N, paragraph_M), batches, size, random)
             pairs.write(folder, pair_M[rows_TG].reshape(-1, config.train.batch_size), config.data.lanes)
-            for name, values in zip(ARRAYS, (id_N, cluster_N, clusters.centroid_KE)):
+            for name, values in zip(ARRAYS, (id_N, cluster_N, centroid_KE)):
                 np.save(folder / f"{name}.npy", values, allow_pickle=False)
-            return _counts(clusters, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
+            return _counts(made_N, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
 
         publish(write)
 
     def summary(self, counts: Counts) -> tuple[str, dict[str, float]]:
         """As `RefreshKind.summary`."""
-        names = ("clusters", "inertia", "least", "most")
+        names = ("clusters", "least", "most")
         return f"{counts['clusters']} clusters of {counts['paragraphs']} paragraphs", {n: counts[n] for n in names}
 
 
@@ -136,15 +136,13 @@ def _check_enough(paragraphs: int, count: int, size: int) -> None:
         raise UserError(f"config.cluster.count={count}, and batches of {size}, of {paragraphs} paragraphs: {way}")
 
 
-def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:
+def _counts(made_N: np.ndarray, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:
     """What is told of the clusters; sizes are those of pairs."""
     size_K = np.bincount(cluster_N[paragraph_M])
     return {
         "paragraphs": len(cluster_N),
         "clusters": len(size_K),
-        "merged": int(len(np.unique(clusters.cluster_N)) - len(size_K)),
-        "iterations": clusters.iterations,
-        "inertia": clusters.inertia,
+        "merged": int(len(np.unique(made_N)) - len(size_K)),
         "least": int(size_K.min()),
         "most": int(size_K.max()),
     }

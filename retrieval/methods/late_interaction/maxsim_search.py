@@ -47,7 +47,7 @@ class InMemory:
 
 
 def ranked(queries: Queries, documents: Documents, longest: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and rows of the best documents of all, [Q, depth], best first, ties to the smaller row.
+    """Scores and rows of the best documents of all, [Q, depth or all], best first, ties to the smaller row.
 
     Args:
       longest: no document has more tokens.

@@ -24,6 +24,7 @@ from retrieval.search import kmeans
 BITS = {"residual1": 1, "residual2": 2, "residual4": 4}
 _ITERATIONS, _HELD_OUT, _MOST = 4, 0.05, 50_000
 _EACH = 32  # vectors of a centroid that it is learned from: of 104, centroids are 0.01 nearer in cosine
+_PIECE = 65_536  # vectors that are encoded at a time
 _ROUNDS, _NUMBERS = 100, 60_000  # of k-means among what is left: iterations, and numbers of a value
 
 
@@ -63,23 +64,27 @@ class Codec(NamedTuple):
             size = f"{len(vectors_TE)} vectors of {vectors_TE.shape[1]} dimensions are too few, or do not fill bytes"
             raise UserError(f"config.late.stored=residual{bits}: {size}: set config.late.stored=float16")
         order = np.random.default_rng(seed).permutation(len(vectors_TE))
-        held_out, others = np.split(vectors_TE[order], [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
-        others = others if len(others) else held_out
+        held_out, others = np.split(order, [min(_MOST, max(1, int(_HELD_OUT * len(order))))])
+        held_out, others = vectors_TE[held_out], others if len(others) else held_out
         count = 2 ** int(math.log2(min(max(1.0, 16 * total**0.5), len(others))))
-        centroids, _ = kmeans.learn_centroids(others[: _EACH * count], kmeans.Rule(count, _ITERATIONS), seed, mesh)
+        some, rule = vectors_TE[others[: _EACH * count]], kmeans.Rule(count, _ITERATIONS)
+        centroids = kmeans.learn_centroids(some, rule, seed, mesh)
         centroids = centroids / np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
         left = held_out - centroids[kmeans.nearest(held_out, centroids, mesh)]
         numbers = np.resize(left, (max(left.size, 1 << bits), 1))
-        values, _ = kmeans.learn_centroids(numbers, kmeans.Rule(1 << bits, _ROUNDS, _NUMBERS), seed, mesh)
+        values = kmeans.learn_centroids(numbers, kmeans.Rule(1 << bits, _ROUNDS, _NUMBERS), seed, mesh)
         return cls(centroids.astype(np.float32), np.sort(values[:, 0]))
 
     def encode(self, vectors_TE: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
-        """Vectors as bytes, uint8 [T, X]."""
-        vectors_TE = vectors_TE.astype(np.float32)
-        code_T = kmeans.nearest(vectors_TE, self.centroids, mesh)
-        left_TE, between = vectors_TE - self.centroids[code_T], (self.values[1:] + self.values[:-1]) / 2
-        bucket_TE = np.searchsorted(between, left_TE).astype(np.uint8)
-        return np.concatenate([code_T.astype("<u4")[:, None].view(np.uint8), packed(bucket_TE, self.bits)], axis=1)
+        """Vectors as bytes, uint8 [T, X]; the work on some of them is in memory at a time."""
+        parts, between = [np.zeros((0, self.bytes), np.uint8)], (self.values[1:] + self.values[:-1]) / 2
+        for start in range(0, len(vectors_TE), _PIECE):
+            some_TE = vectors_TE[start : start + _PIECE].astype(np.float32)
+            code_T = kmeans.nearest(some_TE, self.centroids, mesh)
+            bucket_TE = np.searchsorted(between, some_TE - self.centroids[code_T]).astype(np.uint8)
+            codes = code_T.astype("<u4")[:, None].view(np.uint8)
+            parts.append(np.concatenate([codes, packed(bucket_TE, self.bits)], axis=1))
+        return np.concatenate(parts)
 
     def decode(self, stored_TX: np.ndarray) -> np.ndarray:
         """What `encode` has made of vectors, as vectors of length 1, float32 [T, E]."""

@@ -74,7 +74,7 @@ def codec_path(folder: Path, name: str) -> Path:
 def load_codec(folder: Path, name: str) -> Codec | None:
     """The codec of a name, if it has one."""
     path = codec_path(folder, name)
-    return Codec.load(sharded_map.verify(path, _AGAIN), _AGAIN) if path.exists() else None
+    return Codec.load(sharded_map.verify(path, _AGAIN), f"delete {folder}, and {_AGAIN}") if path.exists() else None
 
 
 class TokenStore:
@@ -129,8 +129,8 @@ class TokenStore:
         if not self._codec:
             way = "encode with config.late.stored=residual2, or set config.late.probes=0"
             raise UserError(f"{self._paths[0].parent}: its vectors have no centroids to look at: {way}")
-        codes = [np.array(self._shard(shard)[:, :4]) for shard in range(len(self._paths))]
-        codes_T = np.concatenate(codes).view("<u4")[:, 0]
+        shards = [self._shard(shard) for shard in range(len(self._paths)) if self._ends[shard] < self._ends[shard + 1]]
+        codes_T = np.concatenate([np.zeros((0, 4), np.uint8), *(shard[:, :4] for shard in shards)]).view("<u4")[:, 0]
         return CentroidLists(codes_T, self.sizes, self._codec.centroids)
 
     def _stored(self, number: int) -> np.ndarray:

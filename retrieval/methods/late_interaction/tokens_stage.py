@@ -69,7 +69,7 @@ def _learn_codec(model: LateModel, item: Collection, folder: Path, total: int, b
     path = token_store.codec_path(folder, "candidates")
     if sharded_map.is_whole(path):
         return
-    count = min(1 + int(16 * (120 * total) ** 0.5), total)
+    count = min(1 + int(8 * (120 * total) ** 0.5), total)  # half of PLAID's: enough for each centroid's vectors
     wanted = set(np.random.default_rng(0).choice(total, count, replace=False).tolist())
     vectors = model.encode_document([each for row, each in enumerate(item.candidates()) if row in wanted])
     sample = np.concatenate(vectors)
