@@ -188,8 +188,7 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     run = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "run", LOCK)
     execute(run)
     rows = json.loads((run.folder / "impressions" / "impressions.json").read_text())
-    systems = {row["system"] for row in rows}
-    assert {"popularity", "most recent", "bm25", "dense"} <= systems
+    assert {"popularity", "most recent", "bm25", "dense"} <= {row["system"] for row in rows}
     parts = {row["impressions of"]: row["count"] for row in rows if row["system"] == "dense"}
     assert parts == {"all": 2, "cold users": 1, "no history": 1, "cold news": 1}
     assert (run.folder / "impressions" / "popularity.txt").read_text() == "4 [2,3,1]\n5 [1,2]\n6 [1,2]\n"

@@ -255,8 +255,7 @@ def check(mistake, status, told, paths):
     assert status == 2, told
     assert len(re.findall("^error: ", told, re.MULTILINE)) == 1 and "Traceback" not in told, told
     message = re.split("^error: ", told, flags=re.MULTILINE)[1].rstrip()
-    lines = [math.ceil(len(line) / COLUMNS) for line in message.splitlines()]
-    assert sum(lines) <= LINES, message
+    assert sum([math.ceil(len(line) / COLUMNS) for line in message.splitlines()]) <= LINES, message
     for word in mistake.says:
         assert fill(word, paths) in message, message
 

@@ -154,8 +154,7 @@ def test_hits_that_are_no_nearer_than_chance_are_far(visit):
 
 def test_code_keeps_its_lines_and_a_font_of_its_own(visit):
     page = visit("/?q=owl")
-    code = page.locator("#system-dense pre")
-    assert code.inner_text().rstrip() == "def read(path):\n    return 1"
+    assert page.locator("#system-dense pre").inner_text().rstrip() == "def read(path):\n    return 1"
     assert page.locator("#system-dense li:has(pre) .text").all_inner_texts() == ["Read it:", "That is all."]
     assert page.evaluate("getComputedStyle(document.querySelector('pre')).fontFamily").endswith("monospace")
 
