@@ -89,7 +89,7 @@ def test_an_endless_record_is_refused_before_it_is_in_memory(tmp_path, monkeypat
         ("", r"x\.json: begins with '', but a JSON array"),
         ('[{"a": 1}', r"record 2: not valid JSON \(the file is cut off\)"),
         ('[{"a": 1}, [2]]', r"record 2: not an object"),
-        ('[{"a": 1}]\n[{"a": 2}]', r"x\.json: something stands behind the array"),
+        ('[{"a": 1}]\n[{"a": 2}]', r"x\.json, record 2: stands behind the end of the array"),
         ("[" + '{"a":' * 5000, r"record 1: .*nested too deeply"),
         (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
     ],

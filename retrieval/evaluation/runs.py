@@ -151,7 +151,7 @@ def _results(path: Path) -> Iterator[tuple[str, str, str, str, str | None]]:
         fields = line.split()
         width = width or (len(fields) if len(fields) in _FORMS else 6)
         if len(fields) != width or "\0" in line:
-            raise UserError(f"{at}: {len(fields)} columns, or a NUL; expected {width}: {_FORMS[width][0]}")
+            raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width][0]}, without NUL")
         candidate, rank, score = _FORMS[width][1]
         yield at, fields[0], fields[candidate], fields[rank], None if score is None else fields[score]
 

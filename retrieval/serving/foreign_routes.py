@@ -171,10 +171,10 @@ async def _info(engine: Engine, values: Values) -> Any:
 
 async def _predict(engine: Engine, values: Values) -> Any:
     parameters = values["parameters"]
-    name, dimensions = parameters.get("prompt_name") or DOCUMENT, parameters.get("dimensions")
-    if not isinstance(name, str) or type(dimensions or 1) is not int:
+    name, size = (parameters.get(each) for each in ("prompt_name", "dimensions"))
+    if not isinstance(name, str | None) or not (size is None or (isinstance(size, int) and size > 0)):
         raise FieldError("parameters: 'prompt_name' is a text, and 'dimensions' a whole number", field="parameters")
-    write = _writer(engine, dimensions)
+    write, name = _writer(engine, size), DOCUMENT if name is None else name
     embeddings, *_ = await engine.embed(_side(engine, name), values["instances"], name, write, "instances")
     return b'{"predictions":[' + b",".join(embeddings) + b"]}"
 

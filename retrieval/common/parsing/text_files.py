@@ -61,13 +61,14 @@ def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
         yield from iter(functools.partial(file.read, size), b"")
 
 
-def whole(path: Path, most: int = MOST_BYTES, is_text: bool = False) -> bytes:
+def whole(path: Path, most: int = 0, is_text: bool = False) -> bytes:
     """All bytes of a file, or of what it holds where it is a gzip, as they are.
 
     Raises:
-      TooLargeError: it holds more than `most`.
+      TooLargeError: it holds more than `most`, by default MOST_BYTES.
       UserError: it is missing, unreadable, or a broken gzip; or a text in UTF-16, or packed otherwise.
     """
+    most = most or MOST_BYTES
     with _opened(path, is_text) as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -34,7 +34,7 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
             match, problem = (_FIRST if number == 1 else _NEXT).match(held, place), "the file is cut off"
             if match and match[1] == "]":
                 if any(piece.strip() for piece in itertools.chain([held[match.end() :]], pieces)):
-                    raise UserError(f"{path}: something stands behind the array; the file has to be [{{...}}, ...]")
+                    raise UserError(f"{at}: stands behind the end of the array; the file has to be [{{...}}, ...]")
                 return
             if match and match[1] and match[1] != "{":
                 raise UserError(f"{at}: not an object; the file has to be [{{...}}, ...]")
