@@ -171,11 +171,7 @@ def filtered(search: Search, allowed_N: np.ndarray, is_approximate: bool) -> Sea
 
 
 def _fitting(filter: Filter, metadata: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether the metadata of a document is what a filter wants.
-
-    Raises:
-      UserError: it is none, or names what no document has.
-    """
+    """Whether the metadata of a document is what a filter wants; one that names what no document has is refused."""
     if callable(filter):
         return lambda of: bool(filter(of))
     if not isinstance(filter, Mapping):

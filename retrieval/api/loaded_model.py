@@ -255,10 +255,8 @@ class Model:
         arrays = {} if kinds[-1].of_words else encoder.stored(texts)
         names = [each.name for each in kinds]
         place = self._place if is_url(self._place) or hub.is_name(self._place) else os.path.abspath(self._place)
-        stored = StoredIndex(
-            place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays, self._chosen
-        )
-        return self.over_stored(stored)
+        made = StoredIndex(place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays, self._chosen)
+        return self.over_stored(made)
 
     def over_stored(self, stored: StoredIndex, is_checked: bool = True) -> DocumentIndex:
         """An index of what is stored of it.

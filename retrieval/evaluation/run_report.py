@@ -210,9 +210,7 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
     cutoffs = set[int]()
     for (system, step), result in systems.items():
-        shares = {
-            cutoff(name): 100 * value for name, value in result["metrics"].items() if name.startswith(f"{metric}@")
-        }
+        shares = {cutoff(name): 100 * of for name, of in result["metrics"].items() if name.startswith(f"{metric}@")}
         if len(shares) > 1:
             name, number = system if step is None else f"{system}, step {step:,}", len(axes.lines)
             # Later lines are thinner: one below them that is the same is still seen.

@@ -33,10 +33,8 @@ def check(path: Path, record: Mapping[str, Any], known: Mapping[str, Any]) -> di
         if value is None:
             continue
         if key not in known:
-            way = "take another model, or take the key out if it does not"
-            raise UserError(
-                f"{path}: {key} is {shown(value)}, and whether that changes a result is not known here: {way}"
-            )
+            way = "not known here: take another model, or take the key out if it does not"
+            raise UserError(f"{path}: {key} is {shown(value)}, and whether that changes a result is {way}")
         # A list is no member of a set, and True is equal to 1.
         if (values := known[key]) is not ANY and not any(type(value) is type(one) and value == one for one in values):
             only = " or ".join(map(repr, values)) or "null"

@@ -263,8 +263,7 @@ def encode_rows(
     """The embeddings [N, E] of rows, in their order; [0, 0] of none.
 
     Args:
-      tokens: of each row; made in a thread where they are made as they are read. A batch has no more rows than a
-        sequence of them, rounded up to a power of 2.
+      tokens: of each row; a thread makes those that are read. Of a sequence no batch has many more rows than all.
       batch_tokens, longest, multiple: as in `encode`.
       move: is told how many rows a batch had, when it is embedded.
 

@@ -27,9 +27,7 @@ def marked(texts: Sequence[str], wanted: Collection[str], words: Words) -> list[
     # Words come again, within a text and in others: each is looked at once.
     runs = dict.fromkeys(text[start:end] for text, spots in zip(texts, places) for start, end in spots)
     matched = {run for run, of_run in zip(runs, words.of(runs)) if any(word in wanted for word in of_run)}
-    return [
-        _pieces(text, [each for each in spots if text[slice(*each)] in matched]) for text, spots in zip(texts, places)
-    ]
+    return [_pieces(text, [at for at in spots if text[slice(*at)] in matched]) for text, spots in zip(texts, places)]
 
 
 def _pieces(text: str, matched: Iterable[tuple[int, int]]) -> Pieces:

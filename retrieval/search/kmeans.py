@@ -55,10 +55,7 @@ def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sh
 
 
 def learn_centroids(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> np.ndarray:
-    """Lloyd's algorithm (1982) by squared distances, from points drawn by chance: centroids, float32 [K, E].
-
-    A cluster without a point keeps the centroid that it had.
-    """
+    """Centroids [K, E] by Lloyd's algorithm (1982), from points drawn by chance; that of an empty cluster stays."""
     points_NE = finite_embeddings(points_NE, "point")
     if len(points_NE) < rule.clusters:
         raise UserError(f"{len(points_NE)} points cannot be in {rule.clusters} clusters: ask for fewer clusters")

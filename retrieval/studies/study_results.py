@@ -119,9 +119,8 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     runs = {cell.runs[place] for cell in (a, a.over, b, b.over) if cell for place in differences}
     over = per_query.differences(results.per_query(a), results.per_query(b))
     p_value = significance.randomisation(over) if len(over) else None
-    margin = (
-        round(100 * significance.margin(over.tolist()), _DIGITS) if len(over) > 1 and (a.pooled or b.pooled) else None
-    )
+    is_pooled = len(over) > 1 and (a.pooled or b.pooled)
+    margin = round(100 * significance.margin(over.tolist()), _DIGITS) if is_pooled else None
     return Comparison(mean, margin, p_value, count, len(over), shared=not set().union(*rests_on.values()) <= runs)
 
 

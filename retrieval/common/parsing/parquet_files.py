@@ -54,8 +54,7 @@ def rows(path: Path, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]
     """The values of some columns, each row after the place where it stands. Row groups are read one after the other.
 
     Raises:
-      UserError: the file is no whole Parquet file, a text is not UTF-8, a value is longer than MOST_BYTES, or two
-        columns have one name.
+      UserError: the file cannot be read, two columns have one name, or a value is longer than MOST_BYTES.
     """
     number = 0
     with _opened(path) as file:

@@ -35,10 +35,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def _title(fields: Any) -> str:
-    """The field of that name as it is written, of which halves of surrogate pairs are joined or replaced.
-
-    A list of lists that refer to each other may be endless, and is none.
-    """
+    """The field of that name as it is written, but for halves of surrogate pairs; a list, maybe endless, is none."""
     title = {str(name).lower(): value for name, value in fields.items()}.get("title")
     is_none = title in (None, "~", "null") or isinstance(title, list | dict)
     return "" if is_none else str(title).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

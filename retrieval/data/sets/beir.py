@@ -353,9 +353,8 @@ def _record(line: str, at: str) -> tuple[str, dict[str, Any]]:
 
 
 def _candidate(id: str, record: Any, at: str) -> Candidate:
-    title, section, article = (
-        text_files.string(record, name, at, default="") for name in ("title", "section", "article")
-    )
+    names = "title", "section", "article"
+    title, section, article = (text_files.string(record, name, at, default="") for name in names)
     return Candidate(id, title, text_files.string(record, "text", at), section, article, addresses.of_record(record))
 
 

@@ -219,9 +219,8 @@ def _prepared(example: dict[str, Any], source: str) -> _Record:
         return lambda last, number: _has_space(gaps[number])
 
     at, question = f"{source}, example_id {example['id']}", example["question"]["text"]
-    return _Record(
-        at, question, annotations, len(tokens), lambda i: (tokens[i]["token"], tokens[i]["is_html"]), spacing
-    )
+    token_of = lambda i: (tokens[i]["token"], tokens[i]["is_html"])  # noqa: E731
+    return _Record(at, question, annotations, len(tokens), token_of, spacing)
 
 
 def _visible(html: bytes) -> str:

@@ -95,10 +95,8 @@ def nearest(queries_QE: np.ndarray, vectors: Vectors, k: int) -> tuple[np.ndarra
 def check_lines(texts: Sequence[str], queries_QE: np.ndarray, vectors: Vectors) -> Iterator[str]:
     """The lines of `check.jsonl`: queries, their vectors, and their ten best rows."""
     scores_QK, ids_QK = nearest(queries_QE, vectors, _HITS)
-    for text, vector, ids_K, scores in zip(
-        texts, numbers(queries_QE), ids_QK.tolist(), numbers(scores_QK), strict=True
-    ):
-        query, expected = (json.dumps(each, ensure_ascii=False) for each in (text, ids_K))
+    for text, vector, ids, scores in zip(texts, numbers(queries_QE), ids_QK.tolist(), numbers(scores_QK), strict=True):
+        query, expected = (json.dumps(each, ensure_ascii=False) for each in (text, ids))
         yield f'{{"query": {query}, "vector": [{vector}], "expected": {expected}, "scores": [{scores}]}}'
 
 

@@ -100,11 +100,9 @@ class _LateModels(EncoderKind):
         lists = store.centroid_lists() if fields.probes else None
 
         def rank(queries: Sequence[str], k: int) -> Lists:
-            vectors, depth = model.queries(queries), max(k, fields.depth)
-            rows_QK = (
-                probe_centroids(lists, vectors, fields.probes, depth) if lists else words[first](queries, depth)[1]
-            )
-            return best(of_candidates(vectors, store, rows_QK), rows_QK, k)
+            tokens, depth = model.queries(queries), max(k, fields.depth)
+            rows_QK = probe_centroids(lists, tokens, fields.probes, depth) if lists else words[first](queries, depth)[1]
+            return best(of_candidates(tokens, store, rows_QK), rows_QK, k)
 
         return SYSTEM, rank
 

@@ -75,9 +75,8 @@ def _write_lists(
     lists = search(queries_QV, min(depth + bool(value.own), len(value.candidates)))
     seconds = time.perf_counter() - began
     step = None if run.config.sparse.model else (details(run, "train") or {}).get("step")
-    ranked_lists.write_searched(
-        run, NAME, name, Ranking(SYSTEM, *lists, seconds, step, notes=notes).first(value, depth)
-    )
+    ranking = Ranking(SYSTEM, *lists, seconds, step, notes=notes).first(value, depth)
+    ranked_lists.write_searched(run, NAME, name, ranking)
     return notes
 
 

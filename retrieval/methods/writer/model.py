@@ -112,9 +112,8 @@ class EncoderDecoder(nnx.Module):
             both = jnp.stack(layer.source_attention.keys_and_values(read.states_RMH), axis=1)
             return _put(all_layers, both, number, 1)
 
-        return Memory(
-            read, through_layers(self.layers, self.config, zeros_RK2NDM, [None] * self.config.num_layers, call)
-        )
+        no_keys = [None] * self.config.num_layers
+        return Memory(read, through_layers(self.layers, self.config, zeros_RK2NDM, no_keys, call))
 
     def empty_cache(self, memory: Memory, width: int, length: int) -> jax.Array:
         """Room for keys and values of `width` texts of each source, of `length` tokens: zeros [R, W, K, 2, N, D, T]."""

@@ -177,9 +177,7 @@ def trained_on(run: Run, queries: Iterable[str]) -> list[str]:
         if start and (Path(start) / "stages").is_dir():  # of a run, and no published model
             trainers.append(Run.opened(start, "config.train.init_from", run.lock).owner("train"))
     learned = (each for each in trainers if "train" in each.config.stages and examples.labelled(each.config))
-    read = [
-        pair_shards.read_wordings(each.pairs) for each in learned if not of_pages(each.config)
-    ]  # of many pages each
+    read = [pair_shards.read_wordings(each.pairs) for each in learned if not of_pages(each.config)]  # of many pages
     known = set(np.concatenate(read).tolist()) & set(numbers.values()) if read else set()
     return [query for query, number in numbers.items() if number in known]
 

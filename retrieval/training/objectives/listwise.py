@@ -74,18 +74,15 @@ class LambdaLoss(OfCandidates):
         """As `OfCandidates.of_scores`; 0 where no two grades differ."""
         mask_BK, grade_BK = candidate_mask(ids_BK), teacher_scores(batch)
         order_BR = jnp.argsort(jnp.where(mask_BK, -score_BK, jnp.inf), axis=1, stable=True)
-        score_BR, grade_BR, mask_BR = (
-            jnp.take_along_axis(x_BK, order_BR, axis=1) for x_BK in (score_BK, grade_BK, mask_BK)
-        )
+        parts = score_BK, grade_BK, mask_BK
+        score_BR, grade_BR, mask_BR = (jnp.take_along_axis(part, order_BR, axis=1) for part in parts)
         gain_BR = jnp.where(mask_BR, jnp.exp2(jnp.maximum(grade_BR, 0)) - 1, 0)
         rank_R = jnp.arange(1, score_BR.shape[1] + 1)
         inverse_R = 1 / jnp.log2(1.0 + rank_R)
         ideal_B = (jnp.sort(gain_BR, axis=1, descending=True) * inverse_R).sum(axis=1)
         gain_BR /= jnp.maximum(ideal_B, _LEAST)[:, None]
-        apart_RR = jnp.abs(rank_R[:, None] - rank_R)
-        step_RR = jnp.where(
-            apart_RR > 0, 1 / jnp.log2(1.0 + jnp.maximum(apart_RR, 1)) - 1 / jnp.log2(2.0 + apart_RR), 0
-        )
+        gap_RR = jnp.abs(rank_R[:, None] - rank_R)
+        step_RR = jnp.where(gap_RR > 0, 1 / jnp.log2(1.0 + jnp.maximum(gap_RR, 1)) - 1 / jnp.log2(2.0 + gap_RR), 0)
         weight_RR = 10 * step_RR + jnp.abs(inverse_R[:, None] - inverse_R)
         weight_BRR = weight_RR * jnp.abs(gain_BR[:, :, None] - gain_BR[:, None, :])
         loss_BRR = weight_BRR * jax.nn.softplus(score_BR[:, None, :] - score_BR[:, :, None]) / jnp.log(2.0)
