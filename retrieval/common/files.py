@@ -149,17 +149,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_line(value: Any, where: str) -> str:
-    """A value in one line of JSON, and its end; a date is ISO 8601.
-
-    Raises:
-      UserError: what is at `where` has no form in JSON.
-    """
+    """A value in one line of JSON, and its end; a date is ISO 8601, and what has no form in JSON is refused."""
     try:
-        line = json.dumps(value, ensure_ascii=False, default=_plain) + "\n"
-        line.encode()
+        return json.dumps(value, ensure_ascii=False, default=_plain).encode().decode() + "\n"  # halves of pairs fail
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{where} cannot be written as JSON: {error}") from error
-    return line
 
 
 def _plain(value: Any) -> Any:
