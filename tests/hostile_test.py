@@ -32,8 +32,7 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     start = time.process_time()
     (result,) = wikitext.parse(hostile)
     if isinstance(result, Article):
-        line = articles.to_json(result)
-        assert articles.from_json(line.encode(), "here") == result
+        assert articles.from_json(articles.to_json(result).encode(), "here") == result
         list(shard_steps.cut_article(result, VOCABULARY, Limits(), 4))
     else:
         assert result.title == hostile.title and result.reason in REASONS

@@ -204,6 +204,5 @@ def test_the_notebook_runs_to_its_last_cell(notes, monkeypatch, capsys):
     for cell in CELLS:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), NOTEBOOK.name, "exec"), names)
-    said = capsys.readouterr().out
-    assert "Red fox" in said and (notes / "runs" / "notes" / "index").is_dir()
+    assert "Red fox" in capsys.readouterr().out and (notes / "runs" / "notes" / "index").is_dir()
     assert len(names["index"]) > 40 and next(typed, None) is None
