@@ -97,7 +97,7 @@ def test_a_filter_is_exact_and_hits_carry_metadata(model, kind):
     index, k = model.index(RECORDS, kind), 5
     for some, fits in (
         ({"lang": "de"}, lambda record: record["lang"] == "de"),
-        ({"n": [1, 7, 39]}, lambda record: record["n"] in (1, 7, 39)),
+        ({"n": [1, 7, 39], "lang": "de"}, lambda record: record["n"] in (1, 7, 39)),
         (lambda metadata: metadata["n"] > 37, lambda record: record["n"] > 37),
         ({"lang": {"fr"}}, lambda record: False),
     ):
