@@ -26,7 +26,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     stored, texts = (TokenStore(Path(settings["vectors"]), name) for name in ("candidates", "queries"))
     exact, folder = np.load(settings["exact"], allow_pickle=False).tolist(), tempfile.TemporaryDirectory()
     count = len(stored)
-    some = np.random.default_rng(0).choice(count, min(count, 1 + int(16 * (120 * count) ** 0.5)), replace=False)
+    some = np.random.default_rng(0).choice(count, min(count, 1 + int(8 * (120 * count) ** 0.5)), replace=False)
 
     def build() -> TokenStore:
         total, mesh = int(stored.sizes.sum()), training.one_device()

@@ -2,7 +2,6 @@
 
 import functools
 import numbers
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from retrieval.api.answering import Answer, Answerer
 from retrieval.api.document_index import DocumentIndex, Hit, candidates_of, check_count, hits_of_documents
 from retrieval.api.document_texts import Document, candidates, check_query, checked_queries, is_list
 from retrieval.api.stored_index import USUAL, StoredIndex
-from retrieval.api.text_encoders import Card, TextRows, TowerEncoder, VectorEncoder
+from retrieval.api.text_encoders import Card, Encoder, TextRows, TowerEncoder
 from retrieval.common import terminal
 from retrieval.common.errors import UserError, unknown_name
 from retrieval.common.runtime import hub
@@ -32,8 +31,6 @@ from retrieval.runs.weights.pair_scorer import PairScorer
 from retrieval.runs.weights.trained_model import TRAINED, is_place
 from retrieval.search.index_kind import EXACT, INDEXES, NO_OPTIONS, IndexKind, Options, Texts
 from retrieval.search.side_by_side import HYBRID, Search
-
-Encoder = TowerEncoder | VectorEncoder
 
 _READS_THE_INDEXES = "search"  # a stage that reads what is copied down of a run on a store
 _RERANKER = "config.rerank.model"
@@ -254,7 +251,7 @@ class Model:
             self._check_options(each, changes)
         arrays = {} if kinds[-1].of_words else encoder.stored(texts)
         names = [each.name for each in kinds]
-        place = self._place if is_url(self._place) or hub.is_name(self._place) else os.path.abspath(self._place)
+        place = self._place if is_url(self._place) or hub.is_name(self._place) else str(Path(self._place).absolute())
         made = StoredIndex(place, names, of_dense, changes, texts, metadata or [{}] * len(texts), arrays, self._chosen)
         return self.over_stored(made)
 

@@ -59,8 +59,8 @@ def metadata_of(documents: Iterable[Any]) -> list[dict[str, Any]]:
     """What records have beside the fields of a document, as values of JSON; of a text nothing."""
     records = (document if isinstance(document, Mapping) else {} for document in documents)
     kept = ({name: value for name, value in record.items() if name not in _NO_METADATA} for record in records)
-    lines = (files.json_line(more, f"document {place}: its metadata") for place, more in enumerate(kept))
-    return list(map(json.loads, lines))
+    named = ((f"document {place}: its metadata", more) for place, more in enumerate(kept))
+    return [json.loads(files.json_line(more, where)) if more else {} for where, more in named]
 
 
 def write(folder: Path, index: StoredIndex) -> None:

@@ -252,3 +252,6 @@ class VectorEncoder:
 def _lengths(config: ConfigDict) -> dict[str, int]:
     """The tokens of a text of each side, at most."""
     return {QUERY: config.data.query_length, DOCUMENT: config.data.document_length}
+
+
+Encoder = TowerEncoder | VectorEncoder

@@ -51,8 +51,8 @@ def index(run: Run) -> dict[str, Any]:
     embedded = needs(run.config.stages) and any(collection.has_embeddings() for collection in searched)
     has_dense = bool(embedded) and _is_available(dense.kind)  # which imports TensorFlow for ScaNN
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
-    options = {name: of for kind in DENSE for name, of in options_of(INDEXES[kind], run.config).items()}
-    read = {"index.words": tuple(run.config.index.words), **options}  # what later stages take from the config
+    of_dense = {name: of for kind in DENSE for name, of in options_of(INDEXES[kind], run.config).items()}
+    read = {"index.words": tuple(run.config.index.words), **of_dense}  # what later stages take from the config
     for collection in searched:
         hosts.tell_all(functools.partial(_note, collection.index(_READ), read))
         for kind, options in words:
